@@ -46,9 +46,9 @@ ENDS = "classes that follow each other share no character, so that each has one 
 NAME = Worst("at most 64 characters", ("a", "a|-|!"))
 
 PATTERNS = {
-    "attend/collection/aliases.py NAME_PATTERN": NAME,
+    "attend/collection/data.py NAME_PATTERN": NAME,
     "attend/write/build.py (\\d{1,6})/(\\d{1,6})": Worst("at most 13 characters", ("1", "1/|1|")),
-    "attend/engines/__init__.py _ADDRESS": Worst("tried at one place", ("a", "a://", "a|:|/")),
+    "attend/collection/data.py _ADDRESS": Worst("tried at one place", ("a", "a://", "a|:|/")),
     "attend/engines/local.py LEFT_BEHIND": Worst("at most 24 characters", ("making-|a|",)),
     "attend/engines/local.py NAME_PATTERN": NAME,
     "attend_milvus/filters.py [\ud800-\udfff]": Worst(ONE, ("\ud800", "a")),

@@ -10,13 +10,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from attend.api.base import Consistency
 from attend.core.errors import InvalidRequest, Unavailable, UnknownCollection
-from attend.core.types import Consistency
 from attend_milvus.server import Address
 
 try:
@@ -77,26 +78,34 @@ class Moment(NamedTuple):
     began: float
 
 
+@dataclass(eq=False)
 class ReadBlock:
-    """The consistency of a block of reads.
+    """A block of reads.
 
     Attributes:
+        consistency: None for that of the address.
         moments: the moments that strong reads of the block wait for, by engine: all reads see that
             moment or a later one, and only the first of them waits long.
+        documents: those that its search has read, by row: what is returned is what was found.
     """
 
-    def __init__(self, consistency: Consistency) -> None:
-        self.consistency = consistency
-        self.moments: dict[object, Moment] = {}
+    consistency: Consistency | None
+    moments: dict[object, Moment] = field(default_factory=dict)
+    documents: Mapping[int, Any] | None = None
 
 
 _block: ContextVar[ReadBlock | None] = ContextVar("consistency", default=None)
 
 
+def read_block() -> ReadBlock | None:
+    """Return the innermost block that this thread is in."""
+    return _block.get()
+
+
 @contextmanager
 def reading(consistency: Consistency | None) -> Iterator[None]:
-    """Let reads of this thread within the block have a consistency; None changes nothing."""
-    if consistency is None:
+    """Let reads of this thread within the block have a consistency; None leaves it as it is."""
+    if consistency is None and _block.get() is not None:
         yield
         return
     token = _block.set(ReadBlock(consistency))
@@ -153,9 +162,10 @@ class Client:
     ) -> dict[str, Any]:
         """Return Milvus's words for a consistency. A process always sees its own writes."""
         block = None if consistency else _block.get()
-        level = consistency or (block.consistency if block else self.address.consistency)
+        own = block.consistency if block else None
+        level = consistency or own or self.address.consistency
         if level == "strong":
-            if block is None:
+            if block is None or own is None:
                 return {"consistency_level": "Strong"}
             moment = self._moment(client, block)
             return {"consistency_level": "Customized", "guarantee_timestamp": moment.mark}

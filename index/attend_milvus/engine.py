@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from attend.api.search import Mask, SearchOptions
-from attend.collection.versions import OnSettings, Selected, Version, View
+from attend.collection.versions import Version, View
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import Float32, OnStage
-from attend.engines.engine import OpenedCollection
+from attend.engines.engine import OnSettings, OpenedCollection
 from attend.projection import identity
 from attend.search.queries import rows_by_id
 from attend.store import Role, compile_filter
 from attend_milvus import schema, tables
 from attend_milvus.checks import RemoteChecks
-from attend_milvus.client import Client, reading
+from attend_milvus.client import Client, read_block, reading
 from attend_milvus.keys import RemoteKeys, Scope, Size
 from attend_milvus.registry import Known, Registry
 from attend_milvus.server import CAPABILITIES, MAX_ATTENDED, Address
@@ -33,7 +33,7 @@ COUNTED_SECONDS = 10.0
 
 
 class RemoteSnapshots:
-    """As `attend.collection.views.Views`, over a server's tables, which are always up to date."""
+    """As `attend.engines.snapshots.Views`, over a server's tables, which are always up to date."""
 
     def __init__(self, tables: Tables, store: RemoteStore) -> None:
         self.on_settings: OnSettings = lambda settings: None
@@ -66,8 +66,8 @@ class RemoteSnapshots:
         graph = self._store.graphs.of(version, size.keys)
         return RemoteKeys(self._tables, version, size, graph, scope)
 
-    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
-        """Return the snapshot of one search; see `attend.collection.versions`."""
+    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> tuple[View, None]:
+        """Return the snapshot of one search; see `attend.engines.engine`."""
         _check(options)
         self.refresh()
         there = self._tables.known()
@@ -87,8 +87,9 @@ class RemoteSnapshots:
         filter = options.filter
         passing = self._store.passing(compile_filter(filter)) if filter else ""
         keys = self._keys(version, Scope(passing, sorted(exclude), only))
-        view = View(version, keys, self._store.generation)
-        return Selected(view, None, self._store.with_documents(keys.documents_read))
+        if (block := read_block()) is not None:
+            block.documents = keys.documents_read
+        return View(version, keys, self._store.generation), None
 
     def size(self) -> Size:
         """Return the size of the collection, counted at most some seconds ago."""
@@ -189,9 +190,9 @@ class Milvus:
             settings,
             store,
             views,
-            views.select,
             CAPABILITIES,
             RemoteChecks(opened),
+            reading,
         )
 
     def make(self, name: str, settings: Settings) -> None:

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
 
+from attend.api.base import Consistency
 from attend.core.errors import LimitExceeded, UnknownAlias, UnknownProjection
-from attend.core.types import Consistency
 from attend.engines.engine import MAX_ALIASES, name_taken
 from attend_milvus import schema
 from attend_milvus.client import Client

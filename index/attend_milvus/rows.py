@@ -10,7 +10,7 @@ from typing import Any
 
 from pymilvus.client import ts_utils
 
-from attend.core.types import Consistency
+from attend.api.base import Consistency
 from attend_milvus.client import TRY_SECONDS, Client, MilvusClient, now
 from attend_milvus.server import MESSAGE_BYTES
 

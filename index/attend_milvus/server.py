@@ -10,8 +10,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from attend.api.base import Consistency
 from attend.core.errors import InvalidRequest
-from attend.core.types import Consistency
 from attend.engines.engine import Capabilities
 
 MAX_TEXT_BYTES = 65_535
@@ -21,6 +21,42 @@ MESSAGE_BYTES = 48 << 20
 
 MAX_ATTENDED = 10_000
 """More documents are found than are attended, as some are found by several keys."""
+
+REFUSALS = {
+    "lexical": (
+        "Words that a query and a document share (lexical)",
+        "leave lexical out, or use a data folder",
+    ),
+    "match": ("Filters that ask for words ('match')", "filter by fields, or use a data folder"),
+    "attend_all": (
+        "Weights over all documents (attend 'all', matrices, mixtures, decoding)",
+        "attend to a number of documents, or use a data folder",
+    ),
+    "facets": ("Facets", "count with a filter and limit 0, or use a data folder"),
+    "recommend": (
+        "Recommendations and predictions from histories",
+        "search by documents ({'ids': […]}), or use a data folder",
+    ),
+    "examples": ("Examples", "keep them in a data folder"),
+    "memory": (
+        "Queries moved by feedback (memory)",
+        "train from it, or use a data folder",
+    ),
+    "train": (
+        "Trainings of anything but matrices for rankings",
+        "train with parts ['matrices'], or in a data folder",
+    ),
+    "jobs": ("Jobs", "train in a data folder, and import its projection"),
+    "reindex": (
+        "Changes of the encoder",
+        "build another collection, and point an alias at it",
+    ),
+    "foreign": (
+        "Foreign queries before a training",
+        "train, or use a data folder",
+    ),
+    "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
+}
 
 CAPABILITIES = Capabilities(
     "milvus",
@@ -43,6 +79,7 @@ CAPABILITIES = Capabilities(
     content_bytes=MAX_TEXT_BYTES,
     consistency=True,
     window=1000,  # a write waits some 200 ms to learn what is stored
+    refusals=REFUSALS,
 )
 
 DEFAULT_PORT = 19530

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from attend.core.arrays import KeyTable
 from attend.core.errors import Unsupported
-from attend.core.types import Consistency, Document, Float32, Int64, Json
+from attend.core.types import Document, Float32, Int64, Json
 from attend.store import (
     CollectionStore,
     Entry,
@@ -26,7 +25,7 @@ from attend.store import (
     StoredKey,
 )
 from attend_milvus import schema
-from attend_milvus.client import reading
+from attend_milvus.client import read_block, reading
 from attend_milvus.examples import RemoteExamples
 from attend_milvus.filters import ELEMENTS, Expression, expression, has_element
 from attend_milvus.registry import Known
@@ -55,7 +54,6 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
         self._writer = Writer(tables, self.version_of)
         self._planned = threading.local()
         self._wrote = 0
-        self._search_read: Mapping[int, Read] | None = None
 
     def unsupported(self, capability: str) -> Unsupported:
         return CAPABILITIES.lacking(capability)
@@ -95,15 +93,6 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
         with reading("strong"):
             yield
 
-    def consistent(self, consistency: Consistency | None) -> AbstractContextManager[object]:
-        return reading(consistency)
-
-    def with_documents(self, read: Mapping[int, Read]) -> RemoteStore:
-        """Return this store with the documents of a search as the search has read them."""
-        store = copy.copy(self)
-        store._search_read = read
-        return store
-
     def state(self) -> State:
         return State(self.generation, 0, 0, self._tables.known().version, 0, 0)
 
@@ -125,14 +114,12 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
         return self._tables.documents.count(), self._tables.keys().count()
 
     def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
-        if self._search_read is not None:
-            return {
-                row: self._search_read[row].document
-                for row in rows.tolist()
-                if row in self._search_read
-            }
-        read = self._tables.read(rows.tolist(), texts=texts)
-        return {row: item.document for row, item in read.items()}
+        block = read_block()
+        if block is None or block.documents is None:
+            read: Mapping[int, Read] = self._tables.read(rows.tolist(), texts=texts)
+        else:
+            read = block.documents
+        return {row: read[row].document for row in rows.tolist() if row in read}
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
         reads = self._tables.read(schema.row_of(id) for id in dict.fromkeys(ids))

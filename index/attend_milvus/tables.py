@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.api.base import Consistency
 from attend.core.errors import Conflict
-from attend.core.types import Consistency, Float32
+from attend.core.types import Float32
 from attend.store import StoredDocument
 from attend_milvus import schema
 from attend_milvus.client import Client

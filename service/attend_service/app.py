@@ -9,8 +9,14 @@ from flask import Flask, Response, current_app, request
 from werkzeug.exceptions import NotFound, SecurityError
 
 from attend import Data
-from attend.core.errors import CannotWrite, OutOfFiles, OutOfMemory, ReadOnly
-from attend.core.open_files import is_out_of_files, out_of_files
+from attend.core.errors import (
+    CannotWrite,
+    OutOfFiles,
+    OutOfMemory,
+    ReadOnly,
+    is_out_of_files,
+    out_of_files,
+)
 from attend.learning import train
 from attend.store.connections import database_error
 from attend_service.context import EXTENSION, Context, Files, context, requested_operation

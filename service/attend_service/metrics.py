@@ -25,8 +25,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from attend import Collection, Data
-from attend.core.errors import AttendError, Unavailable
-from attend.core.open_files import is_out_of_files
+from attend.core.errors import AttendError, Unavailable, is_out_of_files
 from attend_service.jobs import Jobs, State
 from attend_service.readiness import Readiness
 

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from attend import AttendError, Data
-from attend.core.timings import listen
+from attend.core.coalesce import listen
 from attend_service import logs
 from attend_service.app import body_limit, create_app
 from attend_service.gateway import Gateway, Patience

@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 
 from granian.rsgi import HTTPProtocol, Scope
 
-from attend.core.open_files import is_out_of_files
+from attend.core.errors import is_out_of_files
 from attend_service.problems import (
     CANNOT_WRITE,
     DISK_FULL,

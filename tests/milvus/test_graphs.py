@@ -222,7 +222,7 @@ def test_behind_a_filter_all_is_found(
 
 def test_both_tables_have_the_same_keys(collection: Collection) -> None:
     """But for those before, which go later."""
-    collection._publish_fresh()
+    collection.publish(only_fresh=True)
     asked = tables(collection)
     raw, graph = (
         {row["key"] for row in table.query("key > 0", ["key"], 16_000, "strong")}
@@ -237,7 +237,7 @@ def test_another_target_is_measured_anew(collection: Collection) -> None:
     before = collection.info().index
     collection.configure(recall=0.999)
     assert collection.search(QUESTIONS[0].tolist()).recall in (None, 0.999)
-    collection._publish_fresh()
+    collection.publish(only_fresh=True)
     told = collection.info().index
     assert told["target"] == 0.999
     assert int(str(told["ef"])) > int(str(before["ef"]))
@@ -245,7 +245,7 @@ def test_another_target_is_measured_anew(collection: Collection) -> None:
     collection.configure(recall=1.0)
     assert collection.search(QUESTIONS[0].tolist()).exact
     collection.configure(recall=0.95)
-    collection._publish_fresh()
+    collection.publish(only_fresh=True)
     assert collection.search(QUESTIONS[0].tolist()).recall == 0.95
 
 

@@ -95,5 +95,5 @@ def test_documents_without_their_keys_are_told(collection: Collection) -> None:
 def test_a_build_that_ends_leaves_no_keys_of_versions_before(collection: Collection) -> None:
     collection.upsert([{"id": "again", "vector": vector(60)}])
     collection.upsert([{"id": "again", "vector": vector(61)}])
-    collection._publish_fresh()
+    collection.publish(only_fresh=True)
     assert collection.store.counts() == (DOCUMENTS + 1, DOCUMENTS + 1)

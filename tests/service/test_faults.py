@@ -184,7 +184,7 @@ def test_a_merge_that_the_disk_does_not_take_fails_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(tmp_path, 100)
-    monkeypatch.setattr("attend.collection.views.MERGE_KEYS", 100)
+    monkeypatch.setattr("attend.engines.snapshots.MERGE_KEYS", 100)
     fresh = documents("fresh", 200)
     with served(tmp_path) as client:
         monkeypatch.setattr("attend.keys.published.write_keys", refuse_to_write)

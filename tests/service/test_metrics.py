@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from attend import Data
-from attend.core.timings import listen, tell
+from attend.core.coalesce import listen, tell
 from attend_service import metrics
 from attend_service.app import create_app
 from attend_service.jobs import Jobs

@@ -20,7 +20,7 @@ from sqlite_utils import Database
 from attend import Collection, Data
 from attend.cli import main
 from attend.collection.verify import verify
-from attend.collection.views import Views
+from attend.engines.snapshots import Views
 from attend.exchange import restore_backup, save_backup
 from attend.store.migrations import migrations
 from attend.write.build import WINDOW
@@ -368,7 +368,7 @@ def activate(place: Place) -> None:
 
 def exchange(place: Place) -> None:
     with place.library() as data:
-        data._exchange("books", "films")
+        data.exchange("books", "films")
 
 
 def interact(place: Place) -> None:

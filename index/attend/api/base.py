@@ -45,6 +45,10 @@ MAX_WIDTH = 65_536
 MAX_DETAILS = 100
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 
+Consistency = Literal["bounded", "strong"]
+"""Freshness of reads. bounded: what others wrote in the last seconds may be missing; strong:
+nothing acknowledged is missing. A data folder is always strong."""
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 Model = TypeVar("Model", bound="Request")
 

@@ -17,6 +17,7 @@ from attend.api.base import (
     MAX_PAGE,
     MAX_WIDTH,
     NAME_PATTERN,
+    Consistency,
     DocumentId,
     Filter,
     JoinedText,
@@ -27,7 +28,7 @@ from attend.api.base import (
     WrongField,
 )
 from attend.core.errors import InvalidRequest
-from attend.core.types import WHOLE, Consistency, Document, ScorerName
+from attend.core.types import WHOLE, Document, ScorerName
 from attend.store.selection import MAX_FACETS, MAX_VALUES
 
 MAX_TEXTS = 64

@@ -19,6 +19,7 @@ from attend.api.base import (
     MAX_ROW,
     NAME_PATTERN,
     AttendSize,
+    Consistency,
     DocumentId,
     Included,
     Path,
@@ -29,7 +30,7 @@ from attend.api.base import (
     check_one,
 )
 from attend.core.settings import MAX_LEXICAL, MAX_RERANK
-from attend.core.types import Consistency, ScorerName
+from attend.core.types import ScorerName
 from attend.store.selection import MAX_FACETS
 
 MAX_PARTS = 1000

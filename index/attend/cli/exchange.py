@@ -212,7 +212,7 @@ def _restore(target: Target, source: Path) -> None:
         contents = restore_backup(file, library, names, on_progress=bar)
         for name in names or contents.collections:
             try:
-                library.collection(name)._publish_fresh(bar)
+                library.collection(name).publish(bar, only_fresh=True)
             except (AttendError, OSError) as error:  # it is restored, and to try again would fail
                 click.echo(f"{name}: the first search writes the index ({error}).", err=True)
     selected = {name: contents.collections[name] for name in names or contents.collections}

@@ -16,10 +16,9 @@ from pydantic.fields import FieldInfo
 from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, descriptions, parse
 from attend.cli.output import shortened
 from attend.collection.collection import Collection
-from attend.collection.data import Data
+from attend.collection.data import Data, is_address
 from attend.core.errors import InvalidRequest
 from attend.encoder import load
-from attend.engines import is_address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Fields = TypeVar("Fields", bound=Request)

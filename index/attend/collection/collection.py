@@ -15,13 +15,11 @@ from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.stored import StoredCollection
 from attend.collection.versions import until_stable
-from attend.core.coalesce import Coalescer
+from attend.core.coalesce import Coalescer, collecting, tell, timed
 from attend.core.deadline import checked, limits
 from attend.core.errors import InvalidRequest
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
-from attend.core.timings import collecting, tell, timed
-from attend.core.types import Consistency
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train
@@ -62,7 +60,6 @@ class Collection(StoredCollection):
         self, name: str, opened: OpenedCollection, encoders: Callable[[str], Encoder]
     ) -> None:
         super().__init__(name, opened, encoders)
-        self._select = opened.select
         self._coalescer = Coalescer(self._answer, _cost, TOGETHER)
         self._compose()
 
@@ -121,21 +118,26 @@ class Collection(StoredCollection):
             request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
             for request in requests
         ]
-        return [result.answer for result in self._answer_requests(searches)]
+        return [result.answer for result in self.answered(searches)]
 
-    def _answer_requests(self, requests: Sequence[SearchRequest]) -> list[Answered]:
-        """Answer requests, and give the attention behind each answer too.
+    def answered(self, requests: Sequence[SearchRequest]) -> list[Answered]:
+        """Answer requests, and return the attention behind each answer too.
 
         Requests of other callers with the same options are answered in the same call.
+
+        >>> from attend.api.search import SearchRequest
+        >>> [result] = books.answered([SearchRequest(query={"id": "emma"}, k=1)])
+        >>> result.answer.hits[0].id
+        'ship'
         """
         if len(requests) > MAX_BATCH:
             sentence = f"{len(requests)} searches were sent at once; at most {MAX_BATCH} are taken."
             raise InvalidRequest(sentence, field="searches")
         if self.settings.normalize is None:
-            self._refresh()
+            self.views.refresh()
         started = time.perf_counter()
         if any(request.filter or request.group_by or request.value for request in requests):
-            requests = self._by_value(requests)
+            requests = self._with_value(requests)
         searches = [Search(request, request.query.parts(), started) for request in requests]
         groups: dict[Hashable, list[int]] = {}
         for place, search in enumerate(searches):
@@ -143,7 +145,8 @@ class Collection(StoredCollection):
         answers: dict[int, Answered] = {}
         with collecting() as spent:
             if len(groups) > 1:  # one call of the encoder for all
-                with self.store.consistent(_strictest(requests)):
+                strict = any(request.consistency == "strong" for request in requests)
+                with self.consistent("strong" if strict else None):
                     self._queries.encode_searches(searches)
             for key, places in checked(groups.items()):
                 results = self._coalescer.join(key, [searches[place] for place in places])
@@ -156,9 +159,9 @@ class Collection(StoredCollection):
                 answers[place] = answers[place]._replace(answer=answer)
         return [answers[place] for place in range(len(requests))]
 
-    def _by_value(self, requests: Sequence[SearchRequest]) -> list[SearchRequest]:
+    def _with_value(self, requests: Sequence[SearchRequest]) -> list[SearchRequest]:
         """Return requests in which the name of the values' column stands for the value."""
-        self._refresh()  # another process may have built it meanwhile
+        self.views.refresh()  # another process may have built it meanwhile
         return [with_value(request, self.settings.value_name) for request in requests]
 
     @until_stable
@@ -166,10 +169,10 @@ class Collection(StoredCollection):
         """Answer searches of one set of options, of any number of callers, over one snapshot."""
         searches = [search for group in groups for search in group]
         options = searches[0].request
-        with self.store.consistent(options.consistency):
+        with self.consistent(options.consistency):
             query = self._queries.encode_searches(searches)
             with timed("search"):
-                view, rows, contents = self._select(
+                view, rows = self.views.select(
                     options, query.made_of if options.exclude_self else ()
                 )
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
@@ -182,7 +185,7 @@ class Collection(StoredCollection):
                     if options.facets is None
                     else facets_of(self.store, options, self.settings.value_name)
                 )
-                parts = searches, attention, rows, contents, self._readers, self._foreign
+                parts = searches, attention, rows, self.store, self._readers, self.foreign
                 answers = iter(Answering(*parts).answers(facets))
         return [[next(answers) for _ in group] for group in groups]
 
@@ -201,20 +204,20 @@ class Collection(StoredCollection):
         >>> matrix.documents, len(matrix.weights[0])
         (['whale', 'emma', 'ship'], 3)
         """
-        self._refresh()
+        self.views.refresh()
         searches = [
             request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
             for request in requests
         ]
-        searches = self._by_value(searches)
+        searches = self._with_value(searches)
         options = matrix_options(searches)
         query = EncodedQuery.joined(self._queries.encode([search.query for search in searches]))
-        view, rows, contents = self._select(options, ())
+        view, rows = self.views.select(options, ())
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
         queries = queries_of(query, view, words, self._feedback, options.memory)
-        return matrix_of(attend(view, self.settings, queries, every, rows), contents)
+        return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
 
     @overload
     def recommend(
@@ -254,7 +257,7 @@ class Collection(StoredCollection):
         """
         if request is None:
             request = parse(RecommendRequest, fields)
-        self._refresh()
+        self.views.refresh()
         if request.target is not None:
             return self._predictor.predict(request)
         return self._recommender.next_items(request)
@@ -349,7 +352,9 @@ def _key(search: Search) -> Hashable:
     masked = tuple([part.id for part in parts if part.id]) if request.exclude_self else ()
     # A mixture has heads of its own: nothing is answered together with it.
     alone = None if request.query.mixture is None else object()
-    options = request.model_dump_json(exclude={"query"})
+    options = frozenset(
+        (name, repr(getattr(request, name))) for name in request.model_fields_set - {"query"}
+    )
     # One of several callers reads for all of them, within its own limit.
     return worded, masked, alone, limits.most, options
 
@@ -358,9 +363,3 @@ def _cost(searches: Sequence[Search]) -> int:
     """Return the cost of searches, as a number of queries by vector."""
     texts = [part.text for search in searches for part in search.parts if part.text]
     return len(searches) + sum(map(len, texts)) // CHARACTERS
-
-
-def _strictest(requests: Sequence[SearchRequest]) -> Consistency | None:
-    """Return the consistency that suits all requests, as their queries are read together."""
-    levels = {request.consistency for request in requests}
-    return "strong" if "strong" in levels else None if None in levels else "bounded"

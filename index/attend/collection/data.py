@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from attend import encoder as encoders
 from attend.api.answers import AcrossAnswer
-from attend.api.base import DEFAULT_COLLECTION, keywords_of, parse
+from attend.api.base import DEFAULT_COLLECTION, NAME_PATTERN, keywords_of, parse
 from attend.api.documents import CollectionSettings
 from attend.api.search import AcrossRequest, SearchRequest
-from attend.collection.aliases import AliasedCollections, check_name
 from attend.collection.collection import Collection
 from attend.core.deadline import SlowLock
 from attend.core.errors import (
     CollectionExists,
     Conflict,
     EncoderMismatch,
+    InvalidRequest,
+    ReadOnly,
+    UnknownCollection,
     Unsupported,
 )
 from attend.core.settings import Settings
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
-from attend.engines import engine_of, is_address
-from attend.engines.engine import Capabilities
+from attend.engines.engine import Capabilities, Engine, name_taken
+from attend.engines.local import Folder
 from attend.search.several import merged_answer
 from attend.values import parse_type
 
@@ -40,8 +44,18 @@ RETIRED_SECONDS = 60.0
 """After which nobody searches any more in a collection that another one took the place of."""
 
 
-class Data(AliasedCollections):
+GROUP = "attend.engines"
+"""The group of entry points that name engines."""
+
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
+"""One slash: a path has lost the second."""
+
+
+class Data:
     """Collections in a folder or on a server, and the encoders that they share.
+
+    Attributes:
+        read_only: true if nothing may be written.
 
     >>> library.names()
     ['books']
@@ -74,7 +88,9 @@ class Data(AliasedCollections):
         """
         self.embeddings = EmbeddingCache(cache_bytes)
         self._folder = None if is_address(folder) else Path(folder)
-        super().__init__(engine_of(engine or folder, read_only=read_only), read_only)
+        self.read_only = read_only
+        self._engine = engine_of(engine or folder, read_only=read_only)
+        self._aliases = self._engine.aliases
         self._load = load_encoder or encoders.load
         # Both are read under no lock: nobody waits while others open something else.
         self._encoders: dict[str, Encoder] = {}
@@ -108,6 +124,76 @@ class Data(AliasedCollections):
         'local'
         """
         return self._engine.capabilities
+
+    def names(self) -> list[str]:
+        """Return the names of the collections, without aliases, in alphabetical order.
+
+        >>> library.names()
+        ['books']
+        """
+        return self._engine.names()
+
+    def aliases(self) -> dict[str, str]:
+        """Return the collection of each alias, in alphabetical order.
+
+        >>> library.set_alias("latest", "books")
+        True
+        >>> library.aliases()
+        {'latest': 'books'}
+        """
+        return self._aliases.all()
+
+    def resolve(self, name: str) -> str:
+        """Return the collection that a name stands for, whether it exists or not.
+
+        >>> library.resolve("books")
+        'books'
+        """
+        check_name(name)
+        return self._aliases.target(name) or name
+
+    def set_alias(self, alias: str, collection: str) -> bool:
+        """Let an alias stand for a collection, from the next request on and in every process.
+
+        Returns: whether the alias is new.
+
+        Raises:
+            UnknownCollection: no such collection exists.
+            CollectionExists: the alias is the name of a collection.
+            InvalidRequest: an alias of an alias, or a name that is not allowed.
+
+        >>> library.set_alias("latest", "books")
+        True
+        >>> library.collection("latest").name
+        'books'
+        """
+        self.check_writable()
+        check_name(alias)
+        leads_to = self._aliases.target(collection)
+        if leads_to is not None:
+            raise InvalidRequest(
+                f"{collection!r} is an alias itself, of {leads_to!r}; name the collection.",
+                field="collection",
+            )
+        if self._engine.identity(collection) is None:
+            raise self._unknown(collection, collection)
+        if self._engine.identity(alias) is not None and self._aliases.target(alias) is None:
+            raise name_taken(alias)
+        return self._aliases.put(alias, collection)
+
+    def drop_alias(self, alias: str) -> None:
+        """Delete an alias; its collection stays.
+
+        Raises:
+            UnknownAlias: no alias has this name.
+
+        >>> library.set_alias("latest", "books")
+        True
+        >>> library.drop_alias("latest")
+        """
+        self.check_writable()
+        check_name(alias)
+        self._aliases.remove(alias)
 
     def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
         """Return an existing collection, by its name or an alias.
@@ -167,7 +253,7 @@ class Data(AliasedCollections):
                 f"its name; choose another, or delete the alias.",
                 field="collection",
             )
-        self._check_writable()
+        self.check_writable()
         full = self._settings(parse(CollectionSettings, settings))  # may load an encoder
         with self._opening_of(name):
             if self._engine.identity(name) is None:
@@ -223,7 +309,7 @@ class Data(AliasedCollections):
         >>> library.names()
         []
         """
-        self._check_writable()
+        self.check_writable()
         self._check_exists(name)
         self.check_droppable(name)
         with self._opening_of(name):
@@ -232,13 +318,19 @@ class Data(AliasedCollections):
         if opened is not None:  # the disk gets its room back once the files are closed
             opened[1].close()
 
-    def _exchange(self, name: str, other: str) -> None:
+    def exchange(self, name: str, other: str) -> None:
         """Let two collections change their names, in one step and in every process.
 
         Raises:
             UnknownCollection: one of them does not exist.
+
+        >>> library.create("poems", dimension=2).info().documents
+        0
+        >>> library.exchange("books", "poems")
+        >>> library.collection("poems").info().documents
+        3
         """
-        self._check_writable()
+        self.check_writable()
         for existing in (name, other):
             self._check_exists(existing)
         self._engine.exchange(name, other)
@@ -303,9 +395,7 @@ class Data(AliasedCollections):
         opened = [self.collection(name) for name in request.collections]
         by_name = {collection.name: collection for collection in opened}  # aliases may repeat
         one = request.of_each()
-        answers = {
-            name: collection._answer_requests([one])[0] for name, collection in by_name.items()
-        }
+        answers = {name: collection.answered([one])[0] for name, collection in by_name.items()}
         settings = {name: collection.settings for name, collection in by_name.items()}
         return merged_answer(answers, settings, request, started)
 
@@ -355,6 +445,28 @@ class Data(AliasedCollections):
             closing.cancel()
             closing.function()
 
+    def check_writable(self) -> None:
+        """Raise ReadOnly where the library was opened to be read only.
+
+        >>> library.check_writable()
+        """
+        if self.read_only:
+            raise ReadOnly(
+                f"{self._folder or 'The library'} was opened to be read only, and nothing was "
+                f"changed. Open it without --read-only to write to it."
+            )
+
+    def _unknown(self, name: str, alias: str) -> UnknownCollection:
+        if alias != name:
+            return UnknownCollection(
+                f"The alias {alias!r} leads to the collection {name!r}, which does not exist. "
+                f"Point the alias at another collection, or delete it.",
+                field="collection",
+            )
+        names = self.names()
+        others = f"the collections are {', '.join(names)}" if names else "no collections exist yet"
+        return UnknownCollection(f"There is no collection {name!r}; {others}.", field="collection")
+
     def _settings(self, request: CollectionSettings) -> Settings:
         plain = request.model_dump(exclude={"encoder", "dimension"})
         if request.values is not None:
@@ -379,4 +491,42 @@ def _differs(name: str, has: Settings, other: Settings) -> CollectionExists:
         f"The collection {name!r} exists with other settings: {'; '.join(differences)}. "
         f"Use those, or another name.",
         field="collection",
+    )
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest for what is no name of a collection."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InvalidRequest(
+            f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
+            f"beginning with -.",
+            field="collection",
+        )
+
+
+def is_address(where: str | Path) -> bool:
+    """Return whether collections live elsewhere than in a folder."""
+    return _ADDRESS.match(str(where)) is not None
+
+
+def engine_of(where: str | Path, *, read_only: bool = False) -> Engine:
+    """Return the engine at an address, such as `milvus://HOST:PORT/LIBRARY`, or in a folder.
+
+    Raises:
+        InvalidRequest: a wrong address, or no engine is installed for its scheme.
+        Unavailable: no server answers there.
+    """
+    address = _ADDRESS.match(str(where))
+    if address is None:
+        return Folder(Path(where), read_only=read_only)
+    scheme = address[1].lower()
+    for engine in entry_points(group=GROUP, name=scheme):
+        opened: Engine = engine.load()(str(where))
+        return opened
+    raise InvalidRequest(
+        f"{str(where)!r} is an address, but a data folder is expected: no engine {scheme!r} is "
+        f"installed. For milvus://HOST:PORT/LIBRARY run 'pip install attend-retrieval[milvus]'. "
+        f"There is no client for an Attend server: send it HTTP requests, which its page /docs "
+        f"describes.",
+        field="engine",
     )

@@ -1,28 +1,31 @@
-"""The stored half of a collection: its documents, its versions, and its index."""
+"""The stored half of a collection: its documents, its versions, and its index.
+
+Feedback and trainings work on it, and so it stands apart from `Collection`, which uses them.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from attend.api.answers import Facets
 from attend.api.base import MAX_DOCUMENTS, parse
 from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
 from attend.attention import default_scale
-from attend.collection.versioned import VersionedCollection
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
 from attend.core.types import Document, Json, OnStage
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
+from attend.projection import Projection, lsi, pca
 from attend.search.foreign import BLOCK, ForeignTests
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.search.values import facets_by_name, filter_hints
-from attend.store import Entry, Role, StoredDocument, compile_filter
+from attend.store import Entry, Role, StoredDocument, StoredProjection, compile_filter
 from attend.store.filters import by_value
 from attend.store.selection import whole_number
 from attend.values import merged, parse_type
@@ -44,20 +47,26 @@ class Page(NamedTuple):
     hints: Sequence[str] | None = None
 
 
-class StoredCollection(VersionedCollection):
+class StoredCollection:
     """Documents, versions and index of one collection; `Collection` searches them."""
 
     def __init__(
         self, name: str, opened: OpenedCollection, encoders: Callable[[str], Encoder]
     ) -> None:
-        super().__init__(opened)
         self.name, self.folder = name, opened.folder
-        self.views.on_settings = self._adopt
+        self.settings, self.store, self.views = opened.settings, opened.store, opened.views
         self.capabilities, self.checks = opened.capabilities, opened.checks
+        self.consistent = opened.consistent
+        self.views.on_settings = self._adopt
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
-        parts = self.store, self.settings, self.views, self.encoder
-        self._foreign = ForeignTests(*parts, is_able=self.capabilities.foreign)
+        self.foreign = ForeignTests(
+            self.store,
+            self.settings,
+            self.views,
+            self.encoder,
+            is_able=self.capabilities.foreign,
+        )
 
     def close(self) -> None:
         """Close the files of the collection; it opens again when its library is asked for it.
@@ -68,16 +77,7 @@ class StoredCollection(VersionedCollection):
 
     def _adopt(self, settings: Settings) -> None:
         """Work by settings as they are stored by now; called once they were changed anywhere."""
-        self.settings = self._ingest.settings = self._foreign.settings = settings
-
-    def _refresh(self) -> None:
-        """Adopt the settings that another process, or a first write of vectors, has stored."""
-        self.views.refresh()
-
-    def _value_name(self) -> str | None:
-        """Return the name that stands for the value in filters, as of now."""
-        self._refresh()
-        return self.settings.value_name
+        self.settings = self._ingest.settings = self.foreign.settings = settings
 
     # -- documents --------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class StoredCollection(VersionedCollection):
         self.views.current()  # what cannot be searched must not be written to
         with reported(progress if len(parsed) >= MANY else progress or False) as report:
             written = self._ingest.write(parsed, report)
-        self._merge_if_due()
+        self.merge_if_due()
         return written
 
     def write(self, documents: Sequence[Document | Entry]) -> Written:
@@ -229,7 +229,7 @@ class StoredCollection(VersionedCollection):
             )
         filter = by_value(filter, self._value_name())
         deleted = self.store.delete_matching(compile_filter(filter))
-        self._merge_if_due()
+        self.merge_if_due()
         return deleted
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -239,7 +239,7 @@ class StoredCollection(VersionedCollection):
         1
         """
         deleted = self.store.delete(ids)
-        self._merge_if_due()
+        self.merge_if_due()
         return deleted
 
     def document(self, id: str) -> StoredDocument:
@@ -256,24 +256,51 @@ class StoredCollection(VersionedCollection):
             raise self._unknown(id)
         return document
 
-    # -- the collection itself --------------------------------------------------------------
+    # -- versions -----------------------------------------------------------------------------
 
-    def publish(self, on_stage: OnStage = lambda stage, done: None) -> None:
-        """Write the index of all keys to disk, and the test of foreign queries.
+    def projections(self) -> list[StoredProjection]:
+        """Return all versions, the first one first.
 
-        Quantising may take a minute for a million keys; `on_stage` receives the progress.
-
-        >>> books.publish()
+        >>> [(version.version, version.kind) for version in books.projections()]
+        [(1, 'identity')]
         """
-        self.views.publish(on_stage)
-        self._foreign.refresh()
+        return self.store.projections()
 
-    def _publish_fresh(self, on_stage: OnStage = lambda stage, done: None) -> None:
-        """Publish unless nothing was written since the last time."""
-        if self.views.has_fresh():
-            self.views.publish(on_stage)
-        # Also where nothing is fresh: the first look at many new keys has written the index.
-        self._foreign.refresh()
+    def add_projection(self, projection: Projection, note: Mapping[str, Json] | None = None) -> int:
+        """Store a projection and return its version; `activate` makes it answer.
+
+        Raises:
+            InvalidRequest: it takes embeddings of another width than the collection's.
+
+        >>> books.add_projection(books.fit_projection("pca", 1))
+        2
+        """
+        if projection.d_in != self.settings.dimension:
+            raise InvalidRequest(
+                f"The projection takes embeddings of {projection.d_in} dimensions, but this "
+                f"collection's have {self.settings.dimension}."
+            )
+        weights = projection.to_bytes()
+        return self.store.add_projection(
+            projection.kind, weights, projection.fingerprint, note or {}
+        )
+
+    def fit_projection(
+        self, kind: Literal["pca", "lsi", "lsi-scaled"], dimensions: int
+    ) -> Projection:
+        """Fit an untrained projection onto the directions in which the stored embeddings vary.
+
+        Keys and queries of length one keep it, so that their scores stay cosines.
+
+        >>> books.fit_projection("pca", 1).kind
+        'pca'
+        """
+        normalize = self.settings.unit_embeddings
+        with self.store.all_keys() as (_, tables):
+            embeddings = (table.vectors for table in tables)
+            if kind == "pca":
+                return pca(embeddings, dimensions, normalize=normalize)
+            return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
 
     def activate(
         self,
@@ -282,13 +309,76 @@ class StoredCollection(VersionedCollection):
         *,
         report: Mapping[str, Json] | None = None,
     ) -> None:
-        super().activate(version, expected, report=report)
-        self._foreign.refresh(BLOCK)
+        """Answer with this projection, in its role, from the next search on.
+
+        Args:
+            expected: activate only while this one answers (0: the untrained one), as the promotion
+                test compared with it.
+            report: takes the place of the version's own, in the same step.
+
+        Raises:
+            UnknownProjection: no such version exists.
+            Conflict: another version than the expected one answers; nothing was changed.
+
+        >>> books.activate(books.add_projection(books.fit_projection("pca", 1)))
+        >>> books.info().projection
+        2
+        """
+        version = whole_number(version, "version", 0, 2**53)
+        if self.store.version(version).role != "predict":
+            self.views.current(version)  # its keys are ready before anyone asks for them
+        self.store.activate_projection(version, expected, report)
+        self.foreign.refresh(BLOCK)
 
     def rollback(self, role: Role = "search") -> int:
-        version = super().rollback(role)
-        self._foreign.refresh(BLOCK)
+        """Answer as before the last activation in a role.
+
+        Returns: the version that answers now; 0 is the untrained one, in roles other than search.
+
+        Raises:
+            Conflict: nothing was active before.
+
+        >>> books.activate(books.add_projection(books.fit_projection("pca", 1)))
+        >>> books.rollback()
+        1
+        """
+        active = self.store.active(role)
+        if active is not None and active.parent and role != "predict":
+            self.views.current(active.parent)
+        version = self.store.rollback(role)
+        self.foreign.refresh(BLOCK)
         return version
+
+    # -- the collection itself --------------------------------------------------------------
+
+    def publish(
+        self, on_stage: OnStage = lambda stage, done: None, *, only_fresh: bool = False
+    ) -> None:
+        """Write the index of all keys to disk, and the test of foreign queries.
+
+        Quantising may take a minute for a million keys; `on_stage` receives the progress.
+
+        Args:
+            only_fresh: write no index unless something was written since the last time.
+
+        >>> books.publish()
+        """
+        if not only_fresh or self.views.has_fresh():
+            self.views.publish(on_stage)
+        # Also where nothing is fresh: the first look at many new keys has written the index.
+        self.foreign.refresh()
+
+    def merge_if_due(self) -> None:
+        """Publish if too much was written to be searched as it is.
+
+        The documents are stored already: a failure of the merge is logged, and does not fail them.
+
+        >>> books.merge_if_due()
+        """
+        try:
+            self.views.merge_if_due()
+        except (AttendError, OSError) as error:
+            log.warning("The index was not merged, and will be at the next write: %s", error)
 
     def configure(self, **changes: Any) -> bool:
         """Change settings; other processes see them at their next request.
@@ -308,22 +398,12 @@ class StoredCollection(VersionedCollection):
         change = parse(SettingsChange, changes).model_dump(exclude_unset=True)
         if change.get("values") is not None:
             parse_type(change["values"], field="values")
-        self._refresh()
+        self.views.refresh()
         if replace(self.settings, **change) == self.settings:
             return False
         self.store.put_settings(change)
-        self._refresh()
+        self.views.refresh()
         return True
-
-    def _merge_if_due(self) -> None:
-        """Publish if too much was written to be searched as it is.
-
-        The documents are stored already: a failure of the merge is logged, and does not fail them.
-        """
-        try:
-            self.views.merge_if_due()
-        except (AttendError, OSError) as error:
-            log.warning("The index was not merged, and will be at the next write: %s", error)
 
     def encoder(self) -> Encoder:
         """Return the encoder of this collection's texts; it is loaded at the first call.
@@ -351,7 +431,7 @@ class StoredCollection(VersionedCollection):
         >>> info.documents, info.dimension, info.projection
         (3, 2, 1)
         """
-        self._refresh()
+        self.views.refresh()
         store, view, now = self.store, self.views.current(), self.settings
         with store.reading():
             (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
@@ -371,11 +451,16 @@ class StoredCollection(VersionedCollection):
             memory=view.version.memory if self.capabilities.memory else 0.0,
             generation=view.change,
             index=view.index_stats,
-            foreign=self._foreign.figures(),
-            hints=self._foreign.missing(view),
+            foreign=self.foreign.figures(),
+            hints=self.foreign.missing(view),
             settings=self.settings.stored(),
             capabilities=self.capabilities.json(),
         )
 
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")
+
+    def _value_name(self) -> str | None:
+        """Return the name that stands for the value in filters."""
+        self.views.refresh()  # another process may have built it meanwhile
+        return self.settings.value_name

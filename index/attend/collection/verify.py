@@ -55,7 +55,7 @@ def verify(collection: Collection, *, mend: bool = False) -> Verified:
         checks.repair(names)
         left = checks.find()
     if mend and not left:
-        collection._foreign.refresh()
+        collection.foreign.refresh()
     return Verified(
         problems=[finding.problem for finding in findings],
         keys=_key_count(collection),

@@ -9,24 +9,26 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from attend.api.search import SearchOptions
 from attend.core.arrays import KeyTable, locate
 from attend.core.errors import Conflict, Damaged, WrongKeys
-from attend.core.settings import UNTRAINED_MEMORY, Settings, Tuning
-from attend.core.types import Float32, Float64, Int64, Json, OnStage
+from attend.core.settings import UNTRAINED_MEMORY, Tuning
+from attend.core.types import Float32, Float64, Int64, Json
 from attend.keys import SearchableKeys
 from attend.projection import Projection
 from attend.recommend.weights import ItemWeights
-from attend.store import NO_OFFSETS, CollectionStore, Offsets, Role, StoredVersion, Terms
+from attend.store import NO_OFFSETS, Offsets, Role, StoredVersion, Terms
 
 CENTRED_SCALE = 10.0
 """Scale of centred queries: a smaller one attends to more of a history. (nDCG@10 of books that
 nobody had met, in a split of goodbooks' train part: .302 with 10, .296 with 20, .287 with 30.)"""
 
+
+UNTRAINED = 0
+"""The number of the version that is made in memory, in roles that have no other yet."""
 
 ATTEMPTS = 5
 """Attempts at a reading, each over a newer snapshot."""
@@ -286,57 +288,3 @@ class View:
             "keys": self.keys.indexed,
             "fresh": self.keys.fresh,
         }
-
-
-OnSettings: TypeAlias = Callable[[Settings], None]
-"""Called with the settings of a collection after they have changed."""
-
-
-class SnapshotSource(Protocol):
-    """Opens and publishes the keys of a collection's versions, in any engine.
-
-    Attributes:
-        on_settings: called once another process, or this one, changed the settings.
-        damage: the last damage of an index that was found since it was opened, and repaired.
-    """
-
-    on_settings: OnSettings
-
-    @property
-    def damage(self) -> str | None: ...
-
-    def refresh(self) -> None:
-        """Look whether the settings were changed; `current` and each search look, too."""
-
-    def current(self, version: int | None = None, role: Role = "search") -> View:
-        """Return a version's view, or that of the active version of a role."""
-
-    def mean(self) -> Float32:
-        """Return the mean of keys' embeddings (d,) that queries are centred by."""
-
-    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
-        """Write the keys so that the next process need not make them."""
-
-    def merge_if_due(self) -> None:
-        """Publish if too many keys were written since the last time."""
-
-    def has_fresh(self) -> bool:
-        """Return whether keys were written since the last publication."""
-
-
-class Selected(NamedTuple):
-    """A view, and the documents of it that a search may attend to.
-
-    Attributes:
-        rows: the documents that filter and mask let pass, ascending; None for all of the view.
-        store: where the contents of these documents are read.
-    """
-
-    view: View
-    rows: Int64 | None
-    store: CollectionStore
-
-
-Selects: TypeAlias = Callable[[SearchOptions, tuple[int, ...]], Selected]
-"""Selects for the options of a search, and the rows of documents that its queries are made of,
-which are masked."""

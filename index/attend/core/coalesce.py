@@ -4,6 +4,9 @@ A caller that comes while nobody works begins at once, alone. Others wait in a q
 of them then takes along all that wait with the same key: first in, first out, without a timer. A
 search costs little more for many queries than for one, so that a crowd is answered in the time of
 a few (flat combining: Hendler, Incze, Shavit and Tzafrir 2010).
+
+Stations record with `timed` how long they took, by stage, for `explain` and for listeners. What a
+leader collects is each follower's too; a search passes its seconds once to the listeners.
 """
 
 from __future__ import annotations
@@ -11,12 +14,73 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from attend.core.deadline import deadline, until
-from attend.core.timings import collecting, record
+
+STAGES = ("queue", "tokenise", "encode", "search", "attend", "fetch")
+"""Waiting for the model or for a search that is shared, the model's two parts, finding candidates
+by filter, words and keys, scoring and weighing them, and reading what is listed and blended. Each
+without the others."""
+
+Listener = Callable[[Mapping[str, float]], None]
+
+_thread = threading.local()
+_listeners: list[Listener] = []
+
+
+@contextmanager
+def timed(stage: str) -> Iterator[None]:
+    """Record how long the block takes, less the stages within it; also where it fails."""
+    outer: float = getattr(_thread, "inner", 0.0)
+    _thread.inner = 0.0
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        took = time.perf_counter() - began
+        collected: dict[str, float] | None = getattr(_thread, "collected", None)
+        if collected is not None:
+            collected[stage] = collected.get(stage, 0.0) + took - _thread.inner
+        _thread.inner = outer + took
+
+
+def record(spent: Mapping[str, float]) -> None:
+    """Add seconds by stage to what this thread collects, if it does."""
+    collected: dict[str, float] | None = getattr(_thread, "collected", None)
+    if collected is not None:
+        for stage, seconds in spent.items():
+            collected[stage] = collected.get(stage, 0.0) + seconds
+
+
+@contextmanager
+def collecting() -> Iterator[dict[str, float]]:
+    """Collect the seconds by stage of this thread in the block; an enclosing one gets none."""
+    outer = getattr(_thread, "collected", None)
+    _thread.collected = collected = dict[str, float]()
+    try:
+        yield collected
+    finally:
+        _thread.collected = outer
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Call a listener with the seconds by stage of every search, in the thread that searched.
+
+    Returns: a function that removes the listener.
+    """
+    _listeners.append(listener)
+    return lambda: _listeners.remove(listener)
+
+
+def tell(spent: Mapping[str, float]) -> None:
+    """Pass one search's seconds by stage on to the listeners."""
+    for listener in tuple(_listeners):
+        listener(spent)
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

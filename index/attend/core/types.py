@@ -23,10 +23,6 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 Int64: TypeAlias = NDArray[np.int64]
 Bool: TypeAlias = NDArray[np.bool_]
 
-Consistency: TypeAlias = Literal["bounded", "strong"]
-"""Freshness of reads. bounded: what others wrote in the last seconds may be missing; strong:
-nothing acknowledged is missing. A data folder is always strong."""
-
 ScorerName: TypeAlias = Literal["dot", "cosine", "laplace"]
 """The scorers without parameters of their own; `attend.attention.SCORERS` has their functions."""
 

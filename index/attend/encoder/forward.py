@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from attend.core.arrays import unit
-from attend.core.timings import timed
+from attend.core.coalesce import timed
 from attend.core.types import Float32, Int64
 
 if TYPE_CHECKING:

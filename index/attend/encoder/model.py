@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from attend.core.arrays import unit
-from attend.core.coalesce import Coalescer
+from attend.core.coalesce import Coalescer, collecting, record, timed
 from attend.core.deadline import checked, under_deadline
 from attend.core.errors import EncoderError, InvalidRequest
-from attend.core.timings import collecting, record, timed
 from attend.core.types import Float16, Float32
 from attend.encoder.batching import (
     TOKENS_PER_BATCH,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attend.core.arrays import unit
+from attend.core.coalesce import timed
 from attend.core.deadline import checked
-from attend.core.timings import timed
 from attend.core.types import Bool, Float16, Float32, Int64
 from attend.encoder.cache import EmbeddingCache, Key
 

@@ -1,22 +1,28 @@
 """The seam to engines: what an engine gives for a library and for an opened collection.
 
-A search takes one snapshot (`OpenedCollection.select`) and asks it in batches:
+A distribution adds an engine by an entry point of the group `attend.engines`, whose name is the
+scheme of its addresses: a function that takes an address and returns an `Engine`. Its collections
+are an `OpenedCollection` each: a store of documents (`attend.store.CollectionStore`) and a source
+of snapshots. A search selects one snapshot (`SnapshotSource.select`) and asks it in batches:
 `search(queries, rows, attend) -> candidates` (`attend.keys.SearchableKeys`), with the filter
 applied by the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
-from attend.collection.versions import Selects, SnapshotSource
+from attend.api.base import Consistency
+from attend.api.search import SearchOptions
+from attend.collection.versions import View
 from attend.core.errors import CollectionExists, Unsupported
 from attend.core.settings import Settings
-from attend.core.types import Json
-from attend.store import CollectionStore
+from attend.core.types import Float32, Int64, Json, OnStage
+from attend.store import CollectionStore, Role
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Capabilities:
             payload together, as JSON; None if only requests are limited.
         window: documents that a build encodes and stores together; None for any number.
         consistency: reads can be `bounded` or `strong`.
+        refusals: by capability that is lacking: the subject of the sentence that refuses it, in
+            the plural, and what to do instead.
     """
 
     engine: str
@@ -71,6 +79,7 @@ class Capabilities:
     content_bytes: int | None = None
     consistency: bool = False
     window: int | None = None
+    refusals: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
 
     def check(self, name: str, *, field: str | None = None) -> None:
         """Raise Unsupported if the engine lacks a capability.
@@ -83,7 +92,7 @@ class Capabilities:
 
     def lacking(self, name: str, *, field: str | None = None) -> Unsupported:
         """Return the error for a capability that the engine lacks."""
-        return self.unsupported(*UNSUPPORTED[name], field=field)
+        return self.unsupported(*self.refusals[name], field=field)
 
     def unsupported(self, subject: str, advice: str, *, field: str | None = None) -> Unsupported:
         """Return the error for something that the engine cannot do.
@@ -97,45 +106,7 @@ class Capabilities:
         )
 
     def json(self) -> Mapping[str, Json]:
-        return asdict(self)
-
-
-UNSUPPORTED = {
-    "lexical": (
-        "Words that a query and a document share (lexical)",
-        "leave lexical out, or use a data folder",
-    ),
-    "match": ("Filters that ask for words ('match')", "filter by fields, or use a data folder"),
-    "attend_all": (
-        "Weights over all documents (attend 'all', matrices, mixtures, decoding)",
-        "attend to a number of documents, or use a data folder",
-    ),
-    "facets": ("Facets", "count with a filter and limit 0, or use a data folder"),
-    "recommend": (
-        "Recommendations and predictions from histories",
-        "search by documents ({'ids': […]}), or use a data folder",
-    ),
-    "examples": ("Examples", "keep them in a data folder"),
-    "memory": (
-        "Queries moved by feedback (memory)",
-        "train from it, or use a data folder",
-    ),
-    "train": (
-        "Trainings of anything but matrices for rankings",
-        "train with parts ['matrices'], or in a data folder",
-    ),
-    "jobs": ("Jobs", "train in a data folder, and import its projection"),
-    "reindex": (
-        "Changes of the encoder",
-        "build another collection, and point an alias at it",
-    ),
-    "foreign": (
-        "Foreign queries before a training",
-        "train, or use a data folder",
-    ),
-    "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
-}
-"""By capability: the subject of the sentence that refuses it, and what to do instead."""
+        return {name: item for name, item in asdict(self).items() if name != "refusals"}
 
 
 class Finding(NamedTuple):
@@ -163,22 +134,73 @@ class Checks(Protocol):
         """Repair the problems of the checks of these names, if they can be repaired."""
 
 
+OnSettings: TypeAlias = Callable[[Settings], None]
+"""Called with the settings of a collection after they have changed."""
+
+
+class SnapshotSource(Protocol):
+    """Opens and publishes the keys of a collection's versions.
+
+    Attributes:
+        on_settings: called once another process, or this one, changed the settings.
+        damage: the last damage of an index that was found since it was opened, and repaired.
+    """
+
+    on_settings: OnSettings
+
+    @property
+    def damage(self) -> str | None: ...
+
+    def refresh(self) -> None:
+        """Look whether the settings were changed; `current` and each search look, too."""
+
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """Return a version's view, or that of the active version of a role."""
+
+    def select(
+        self, options: SearchOptions, query_rows: tuple[int, ...]
+    ) -> tuple[View, Int64 | None]:
+        """Return the snapshot of one search.
+
+        Args:
+            query_rows: documents that its queries are made of, which are masked.
+
+        Returns: a view, and the documents of it that filter and mask let pass, ascending; None
+            for all.
+        """
+
+    def mean(self) -> Float32:
+        """Return the mean of keys' embeddings (d,) that queries are centred by."""
+
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
+        """Write the keys so that the next process need not make them."""
+
+    def merge_if_due(self) -> None:
+        """Publish if too many keys were written since the last time."""
+
+    def has_fresh(self) -> bool:
+        """Return whether keys were written since the last publication."""
+
+
 @dataclass(frozen=True)
 class OpenedCollection:
     """One collection as its engine opens it.
 
     Attributes:
         folder: of its files; for an engine without files, a unique name.
-        select: takes the snapshot of one search.
+        consistent: lets the reads of this thread within a block have the `consistency` of a
+            request; None leaves it to the engine, and one with a single consistency ignores it.
     """
 
     folder: Path
     settings: Settings
     store: CollectionStore
     views: SnapshotSource
-    select: Selects
     capabilities: Capabilities
     checks: Checks
+    consistent: Callable[[Consistency | None], AbstractContextManager[object]] = (
+        lambda consistency: nullcontext()
+    )
 
 
 MAX_ALIASES = 1000

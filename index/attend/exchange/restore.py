@@ -22,13 +22,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from attend.api.base import NAME_PATTERN, invalid, parse
 from attend.api.documents import CollectionSettings
-from attend.collection.aliases import check_name
-from attend.collection.data import Data
+from attend.collection.data import Data, check_name
 from attend.core.errors import CannotWrite, CollectionExists, Damaged, InvalidRequest, LimitExceeded
 from attend.core.settings import Settings
 from attend.core.types import OnStage
 from attend.engines.engine import MAX_ALIASES
-from attend.engines.local_checks import version_problems
+from attend.engines.local import version_problems
 from attend.exchange.backup import MANIFEST, BackupContents, Figures, database_of, read_figures
 from attend.exchange.plain_tar import PlainFile, plain_files
 from attend.keys.files import sync_file, sync_folder
@@ -80,7 +79,7 @@ def restore_backup(
         InvalidRequest: it does not have a collection of a name.
     """
     data.capabilities.check("snapshots")
-    data._check_writable()
+    data.check_writable()
     deadline = Deadline()
     making = data.folder / f"making-{secrets.token_hex(8)}"
     try:

@@ -12,11 +12,12 @@ import numpy as np
 from attend.api.answers import Recommendation, Recommended
 from attend.api.recommend import RecommendRequest
 from attend.attention import Attended
-from attend.collection.versions import SnapshotSource, Vanished, View, until_stable
+from attend.collection.versions import Vanished, View, until_stable
 from attend.core.arrays import locate, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import Bool, Float32, Float64, Int64
+from attend.engines.engine import SnapshotSource
 from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.hits import texts_of

@@ -10,10 +10,10 @@ import numpy as np
 
 from attend.api.answers import Predicted
 from attend.api.recommend import MAX_HISTORY, ExampleItem, RecommendRequest
-from attend.collection.versions import SnapshotSource, Vanished, until_stable
-from attend.collection.views import UNTRAINED
+from attend.collection.versions import UNTRAINED, Vanished, until_stable
 from attend.core.errors import Damaged, InvalidRequest, LimitExceeded
 from attend.core.types import Float32, Int64
+from attend.engines.engine import SnapshotSource
 from attend.recommend.history import Histories, History, example_name, missing_error
 from attend.recommend.predict import (
     NO_ROW,

@@ -25,9 +25,9 @@ from attend.attention import (
 )
 from attend.collection.versions import View
 from attend.core.arrays import KeyTable, kth_largest
+from attend.core.coalesce import timed
 from attend.core.errors import LimitExceeded, WrongKeys
 from attend.core.settings import Settings
-from attend.core.timings import timed
 from attend.core.types import Int64
 from attend.keys.segment import BLOCK_KEYS
 from attend.search.estimate import estimate_mixture, worth_estimating

@@ -25,7 +25,7 @@ from attend.api.answers import AttendedShare
 from attend.attention import Attended, Logits, Partition, join, log_mix, partition
 from attend.attention import weighed as weigh_logits
 from attend.core.arrays import KeyTable, locate
-from attend.core.timings import timed
+from attend.core.coalesce import timed
 from attend.core.types import Bool, Float32, Float64, Int64
 from attend.keys import NONE, Near, Sample
 from attend.keys.snapshot import SAMPLED

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from attend.collection.versions import SnapshotSource, View
+from attend.collection.versions import View
 from attend.core.errors import AttendError
 from attend.core.settings import Number, Settings
 from attend.core.types import Json
 from attend.encoder import Encoder
+from attend.engines.engine import SnapshotSource
 from attend.search.attend import Attention, attend
 from attend.search.listing import unmoved_logits
 from attend.search.memory import Queries

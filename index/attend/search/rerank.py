@@ -15,9 +15,9 @@ import numpy as np
 
 from attend.attention import Attended, Logits, attend_logits, log_mix, partition
 from attend.collection.versions import Vanished
+from attend.core.coalesce import timed
 from attend.core.deadline import checked
 from attend.core.errors import InvalidRequest
-from attend.core.timings import timed
 from attend.core.types import Float16, Float32, Float64
 from attend.encoder import Encoder
 from attend.search.attend import Attention

@@ -23,8 +23,10 @@ from attend.core.errors import (
     ReadOnly,
     Replaced,
     UnknownCollection,
+    check_open_files,
+    is_out_of_files,
+    out_of_files,
 )
-from attend.core.open_files import check_open_files, is_out_of_files, out_of_files
 from attend.store.words import TOKENIZER, register
 
 BUSY_SECONDS = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,7 +18,7 @@ from attend.core.arrays import KeyTable
 from attend.core.deadline import NO_DEADLINE, checked, until
 from attend.core.errors import Conflict
 from attend.core.liking import Liking, liked_mask
-from attend.core.types import Consistency, Float32, Int64, Json
+from attend.core.types import Float32, Int64, Json
 from attend.store import sql, words
 from attend.store.connections import Connections
 from attend.store.filters import Predicate
@@ -97,9 +97,6 @@ class Store(CollectionStore):
 
     def reading(self) -> AbstractContextManager[Database]:
         return self.connections.reading()
-
-    def consistent(self, consistency: Consistency | None) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def _read(self) -> Database:
         return self.connections.reader()

@@ -23,7 +23,7 @@ from attend.api.base import Reply
 from attend.core.arrays import KeyTable
 from attend.core.errors import Conflict, Unsupported
 from attend.core.liking import Liking
-from attend.core.types import Bool, Consistency, Document, Float32, Float64, Int64, Json
+from attend.core.types import Bool, Document, Float32, Float64, Int64, Json
 from attend.store.filters import Predicate
 from attend.store.words import Lexical
 
@@ -327,12 +327,6 @@ class CollectionStore(Protocol):
 
     def reading(self) -> AbstractContextManager[object]:
         """Let the reads within the block see one moment, or as nearly as the engine can."""
-
-    def consistent(self, consistency: Consistency | None) -> AbstractContextManager[object]:
-        """Let the reads of this thread within the block have a consistency; None changes nothing.
-
-        An engine with one consistency ignores it.
-        """
 
     # -- documents --------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ def build(
     if publish:
         collection.publish(build.on_stage)
     else:
-        collection._publish_fresh(build.on_stage)
+        collection.publish(build.on_stage, only_fresh=True)
     count, keys = collection.store.counts()
     return Built(
         read=build.read,

@@ -81,7 +81,7 @@ def add_feedback(
     added, replaced = 0, 0
     if rows or delete_stored:
         added, replaced = collection.store.add_examples(questions, rows, forget=delete_stored)
-    collection._merge_if_due()
+    collection.merge_if_due()
     return FeedbackAdded(added, replaced, collection.store.example_count(), len(questions))
 
 

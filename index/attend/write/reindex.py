@@ -105,7 +105,7 @@ def reindex(
     target = _spare_with(data, source, encoder)
     move = _Move(data, source, target, on_stage)
     move.follow()
-    target._publish_fresh(on_stage)
+    target.publish(on_stage, only_fresh=True)
     decision = _decide(source, target, force, on_stage)
     if decision.switch:
         move.switch()
@@ -129,7 +129,7 @@ def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: N
         )
     move = _Move(data, data.collection(name), previous, on_stage)
     move.follow()
-    previous._publish_fresh(on_stage)
+    previous.publish(on_stage, only_fresh=True)
     move.switch()
     return move.result(Decision(True, "The encoder before answers again."), started)
 
@@ -175,7 +175,7 @@ class _Move:
         # Writers wait from here on, and then find that the collection was replaced.
         with self._stores[0].connections.writing():
             self._catch_up()
-            self._data._exchange(self._source.name, self._target.name)
+            self._data.exchange(self._source.name, self._target.name)
         self._on_stage("switching", 1.0)
 
     def result(self, decision: Decision, started: float) -> Reindexed:

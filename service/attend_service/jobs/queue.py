@@ -168,7 +168,7 @@ class Jobs:
 
     def _open(self) -> JobStore:
         with self._lock:
-            self._data._check_writable()
+            self._data.check_writable()
             if self._stopping.is_set():
                 raise Conflict("The server is stopping; ask again after its next start.")
             if self._thread is None:

@@ -76,7 +76,7 @@ def upsert_documents(collection: str, body: UpsertRequest | ArrowDocuments) -> R
 def list_documents(collection: str, query: ListingRequest) -> Response:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
     opened = collection_of(collection)
-    with opened.store.consistent(query.consistency):
+    with opened.consistent(query.consistency):
         page = opened.page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(stored) for stored in page.documents]
     return reply(DocumentPage(documents, page.next, page.total, page.hints))
@@ -86,7 +86,7 @@ def list_documents(collection: str, query: ListingRequest) -> Response:
 def show_document(collection: str, id: str, query: ReadRequest) -> Response:
     """Show a document."""
     opened = collection_of(collection)
-    with opened.store.consistent(query.consistency):
+    with opened.consistent(query.consistency):
         return reply(_document(opened.document(id)))
 
 

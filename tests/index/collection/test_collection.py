@@ -604,7 +604,7 @@ def test_vectors_may_be_arrays(tmp_path, as_vector):
 
 @pytest.mark.parametrize("way", ["ids", "filter"])
 def test_keys_of_deleted_documents_leave_the_index_when_they_are_many(tmp_path, monkeypatch, way):
-    monkeypatch.setattr("attend.collection.views.MERGE_KEYS", 5)
+    monkeypatch.setattr("attend.engines.snapshots.MERGE_KEYS", 5)
     collection = vector_data(tmp_path).create(dimension=2, normalize=True)
     vectors = np.random.default_rng(0).normal(size=(40, 2)).tolist()
     collection.upsert([{"id": str(at), "vector": each} for at, each in enumerate(vectors)])

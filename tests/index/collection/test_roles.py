@@ -178,7 +178,7 @@ def test_many_fresh_keys_are_merged_into_what_recommends_too(collection, trained
     else:
         collection.activate(collection.add_projection(moved))
     collection.recommend(history=["d1"])
-    monkeypatch.setattr("attend.collection.views.MERGE_KEYS", 8)
+    monkeypatch.setattr("attend.engines.snapshots.MERGE_KEYS", 8)
     fresh = [{"id": f"e{at}", "vector": [1, 1, 1, at + 1]} for at in range(20)]
     collection.upsert([*fresh, {"id": "d1", "vector": [0, 0, 0, 1]}])  # another text
     view = collection.views.current(role="recommend")

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attend.collection import views as views_module
 from attend.collection.data import Data
 from attend.collection.verify import verify
 from attend.collection.versions import Version
 from attend.core.settings import Tuning
 from attend.core.types import Document
+from attend.engines import snapshots as views_module
 from attend.keys import PublishedIndexes
 from attend.projection import given as projection_given
 from attend.projection import identity

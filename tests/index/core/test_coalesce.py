@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from attend import Data
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.core.coalesce import Coalescer
-from attend.core.timings import collecting
+from attend.core.coalesce import Coalescer, collecting
 
 WAIT = 30.0
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import faiss
 import pytest
 
-from attend.core.errors import Damaged, OutOfFiles
-from attend.core.open_files import is_out_of_files
+from attend.core.errors import Damaged, OutOfFiles, is_out_of_files
 from attend.keys.files import checksum, read_array
 from attend.store import Store
 from tests.index.helpers import published, vector_data

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attend.collection import views as views_module
 from attend.collection.collection import Collection
 from attend.collection.data import Data
 from attend.collection.verify import verify
 from attend.core.arrays import KeyTable
 from attend.core.errors import Damaged, ManifestMismatch
+from attend.engines import snapshots as views_module
 from attend.keys import IndexOrigin, Progress, PublishedIndexes
 from attend.keys import published as published_module
 from tests.index.helpers import (

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from attend.collection import views as views_module
 from attend.core.errors import UnknownProjection
+from attend.engines import snapshots as views_module
 from attend.projection import given
 from attend.store import database
 from tests import warm
@@ -192,7 +192,7 @@ def test_masked_keys_are_merged_away_when_they_outnumber_a_share_of_the_living(
 
     def after_deleting(ids) -> tuple[int, int]:
         collection.delete([f"d{n}" for n in ids])
-        collection._merge_if_due()
+        collection.merge_if_due()
         keys = collection.views.current().keys
         assert len(found(collection, k=100)) == keys.documents
         return keys.generation - first, keys.keys
@@ -209,7 +209,7 @@ def test_few_masked_keys_are_borne(collection, monkeypatch):
     generation = collection.views.current().keys.generation
     for n in range(10):
         collection.delete([f"d{n}"])
-        collection._merge_if_due()
+        collection.merge_if_due()
     assert collection.views.current().keys.generation == generation
     assert found(collection) == ["d10"]
 

@@ -7,12 +7,12 @@ import pytest
 
 from attend.api.base import parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem
-from attend.collection import views as views_module
 from attend.collection.data import Data
 from attend.collection.verify import verify
 from attend.core.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from attend.core.settings import Tuning
 from attend.core.types import Example
+from attend.engines import snapshots as views_module
 from attend.projection import identity
 from attend.store import sql
 from attend.write.feedback import FEW, PROBES, add_feedback, unfit

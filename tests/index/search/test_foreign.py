@@ -209,7 +209,7 @@ def source(tmp_path, count: int) -> Mapped:
 @pytest.mark.parametrize("merge_at", [LEAST, 10_000])
 def test_a_build_of_any_size_makes_it(library, tmp_path, monkeypatch, merge_at):
     """Where more keys are new than are searched as a matrix, the first look writes the index."""
-    monkeypatch.setattr("attend.collection.views.MERGE_KEYS", merge_at)
+    monkeypatch.setattr("attend.engines.snapshots.MERGE_KEYS", merge_at)
     collection = library.create("default")
     build(collection, [source(tmp_path, LEAST + 20)])
     assert collection.info().foreign["documents"] == LEAST + 20

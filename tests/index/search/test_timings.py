@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attend import Data
-from attend.core.timings import STAGES, collecting, listen, record, timed
+from attend.core.coalesce import STAGES, collecting, listen, record, timed
 
 
 def test_a_stage_within_another_is_not_counted_twice() -> None:

@@ -211,11 +211,11 @@ def move(folder, encoder, moment):
         windows.extend([done] * (stage == "encoding"))
         if moment == str(len(windows)):
             kill()
-    exchange = Data._exchange
+    exchange = Data.exchange
     if moment == "before":
-        Data._exchange = kill
+        Data.exchange = kill
     if moment == "after":
-        Data._exchange = lambda *names: kill(exchange(*names))
+        Data.exchange = lambda *names: kill(exchange(*names))
     if encoder == "back":
         reindex.rollback(Data(folder), "books", on_stage=on_stage)
     else:

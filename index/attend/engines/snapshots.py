@@ -8,24 +8,44 @@ of its version, which is written from the database; the database stays the truth
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from attend.collection.version_indexes import VersionIndexes
-from attend.collection.versions import OnSettings, Version, View
+from attend.api.search import Mask, SearchOptions
+from attend.collection.versions import UNTRAINED, Version, View
 from attend.core.deadline import NO_DEADLINE, SlowLock, until
-from attend.core.errors import AttendError, CannotWrite, Conflict, InvalidRequest
+from attend.core.errors import (
+    AttendError,
+    CannotWrite,
+    Conflict,
+    Damaged,
+    InvalidRequest,
+    is_out_of_files,
+    out_of_files,
+)
 from attend.core.settings import Settings
-from attend.core.types import Float32, OnStage
-from attend.keys import Image, Progress, PublishedIndexes, Segment, Snapshot
+from attend.core.types import Float32, Int64, OnStage
+from attend.engines.engine import OnSettings
+from attend.keys import (
+    Image,
+    IndexOrigin,
+    IndexTarget,
+    Progress,
+    PublishedIndexes,
+    Segment,
+    Snapshot,
+)
+from attend.keys.choose import QUERIES
+from attend.keys.published import unchecked
 from attend.projection import RAW_KEYS, identity
-from attend.store import ROLES, Role, State, Store, TooFarBehind
+from attend.search.queries import rows_by_id
+from attend.store import ROLES, Role, State, Store, TooFarBehind, compile_filter
 
 log = logging.getLogger("attend")
 
@@ -38,9 +58,6 @@ key still costs a search its product, and the disk its place."""
 
 KEPT_VIEWS = 3
 """Versions held in memory at once: the active one, and some that requests name."""
-
-UNTRAINED = 0
-"""The number of the version that is made in memory, in roles that have no other yet."""
 
 NEVER = -1
 """The change of a view of a published index alone."""
@@ -59,19 +76,12 @@ class LocalView(View):
         self.keys.image.damage = damage
 
 
-class _Centre(NamedTuple):
-    """The untrained version that recommends, and the keys that its mean is of."""
-
-    version: Version
-    keys: Hashable
-
-
+@dataclass(slots=True)
 class _Slot:
     """The place of one version's view; `lock` is held by whoever makes the next one."""
 
-    def __init__(self) -> None:
-        self.lock = SlowLock()
-        self.view: LocalView | None = None
+    lock: SlowLock = field(default_factory=SlowLock)
+    view: LocalView | None = None
 
 
 class Views:
@@ -81,16 +91,17 @@ class Views:
     up to date is read under none: searches go on while another version is opened.
 
     Attributes:
+        indexes: the published indexes, by version.
         on_settings: called with the settings once another process, or this one, changed them.
     """
 
     def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
         self.on_settings: OnSettings = lambda settings: None
         self._store = store
-        self._indexes = VersionIndexes(store, folder, settings)
-        self._settings = settings
+        self.indexes = VersionIndexes(store, folder, settings)
         self._settings_change = UNREAD
-        self._centre: _Centre | None = None
+        # The untrained version that recommends, and the keys that its mean is of.
+        self._centre: tuple[Version, Hashable] | None = None
         self._centring = threading.Lock()
         self._slots: dict[int, _Slot] = {}
         self._seen = threading.local()
@@ -119,10 +130,33 @@ class Views:
             return view
         return self._brought_up(number, state.change)
 
+    def select(
+        self, options: SearchOptions, query_rows: tuple[int, ...]
+    ) -> tuple[LocalView, Int64 | None]:
+        """Return the view of one search, and the rows that filter and mask let pass, ascending;
+        None for all. Documents that the query is made of are masked, unless a mask names some."""
+        view = self.current(options.projection)
+        if not (options.filter or options.mask or query_rows):
+            return view, None
+        mask, rows = options.mask or Mask(), None
+        if options.filter:
+            rows = self._store.matching(compile_filter(options.filter))
+        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
+        masked = {named[id] for id in mask.exclude}
+        if mask.only is None:
+            masked |= set(query_rows)
+        else:
+            only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
+            rows = only if rows is None else np.intersect1d(rows, only)
+        if masked:
+            every = self._store.matching(compile_filter({})) if rows is None else rows
+            rows = np.setdiff1d(every, np.fromiter(masked, dtype=np.int64))
+        return view, rows
+
     @property
     def damage(self) -> str | None:
         """The last damage of an index that was found since it was opened, and repaired."""
-        return self._indexes.damage
+        return self.indexes.damage
 
     def mean(self) -> Float32:
         """Return the mean of keys' embeddings (d,) that queries are centred by."""
@@ -158,17 +192,13 @@ class Views:
 
     def discard(self, number: int) -> None:
         """Remove the published index of a version."""
-        self.indexes(number).discard()
+        self.published(number).discard()
         with self._lock:
             self._slots = {}
 
-    def indexes(self, number: int) -> PublishedIndexes:
+    def published(self, number: int) -> PublishedIndexes:
         """Return the index files of a version's keys, sound or not."""
-        return self._indexes.of(self._version(number))
-
-    def progress(self) -> Progress:
-        """Return the state of the database, which no sound index is ahead of."""
-        return self._indexes.progress()
+        return self.indexes.of(self._version(number))
 
     def _state(self) -> State:
         """Return the state of the database; read only after another connection has committed."""
@@ -188,22 +218,23 @@ class Views:
     def _read_settings(self, change: int) -> None:
         """Take the settings and indexes that another process, or this one, has written."""
         settings = Settings.of(self._store.settings())
-        is_changed = settings != self._settings
+        is_changed = settings != self.indexes.settings
         with self._lock:
             views = {number: slot.view for number, slot in self._slots.items() if slot.view}
-        outdated = [number for number, view in views.items() if self._is_replaced(view)]
+        outdated = []
+        for number, view in views.items():
+            manifest = view.keys.image.manifest
+            nonce = None if manifest is None else manifest.nonce
+            # Another process may have published keys of a version since.
+            if self.indexes.of(view.version).current() not in (None, nonce):
+                outdated.append(number)
         with self._lock:
             for number in outdated:
                 self._slots.pop(number, None)
-        self._settings = self._indexes.settings = settings
+        self.indexes.settings = settings
         self._settings_change = change
         if is_changed:
             self.on_settings(settings)
-
-    def _is_replaced(self, view: LocalView) -> bool:
-        """Return whether another process has published keys of a version since."""
-        current, image = self._indexes.of(view.version).current(), view.keys.image
-        return current is not None and (not image.manifest or current != image.manifest.nonce)
 
     def _brought_up(self, number: int, change: int) -> LocalView:
         """Return a version's view, opened or advanced at least to a change."""
@@ -211,7 +242,7 @@ class Views:
             slot = self._slots.setdefault(number, _Slot())
         with slot.lock.held(WRITTEN), until(NO_DEADLINE):
             if slot.view is not None and slot.view.keys.image.damage:
-                self._indexes.give_up(slot.view.version, slot.view.keys.image)
+                self.indexes.give_up(slot.view.version, slot.view.keys.image)
             elif slot.view is not None:
                 if slot.view.change >= change:
                     return slot.view
@@ -235,7 +266,7 @@ class Views:
     def _check(self, version: Version, image: Image) -> None:
         """Read all of an index that was opened, and make another at once if it is damaged."""
         try:
-            self._indexes.check(version, image)
+            self.indexes.check(version, image)
             if image.damage:
                 self._brought_up(version.number, NEVER)
         except (AttendError, OSError, sqlite3.Error) as error:  # the next search may have more luck
@@ -254,14 +285,12 @@ class Views:
         most = raw.keys.published.living_keys >= raw.keys.fresh
         keys = raw.keys.image if most else raw.change
         with self._centring:
-            centre = self._centre
-            if centre is None or centre.keys != keys:
+            if self._centre is None or self._centre[1] != keys:
                 now = Settings.of(self._store.settings())  # the first write decides some
-                unit, scorer = now.unit_embeddings, now.scorer
                 mean = raw.keys.mean(published=most)
-                version = Version.centred(mean, unit=unit, scorer=scorer)
-                centre = self._centre = _Centre(version, keys)
-        return replace(raw, version=centre.version)
+                version = Version.centred(mean, unit=now.unit_embeddings, scorer=now.scorer)
+                self._centre = version, keys
+            return replace(raw, version=self._centre[0])
 
     def _keep(self, number: int) -> None:
         """Drop versions that were opened long ago, but for the active ones and this."""
@@ -273,20 +302,20 @@ class Views:
                 del self._slots[outdated]
 
     def _load(self, version: Version) -> LocalView:
-        base = self._indexes.read(version)
+        base = self.indexes.read(version)
         fresh = self._store.state().last_key - base.last_key
         if fresh > _bearable(base.published) and not self._store.connections.read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
-                self._indexes.write(version)
+                self.indexes.write(version)
             # A full disk does not prevent an answer.
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
-            base = self._indexes.read(version)
+            base = self.indexes.read(version)
         try:
             return self._opened(version, base)
         except TooFarBehind:  # a newer index was written since
-            return self._opened(version, self._indexes.read(version))
+            return self._opened(version, self.indexes.read(version))
 
     def _opened(self, version: Version, base: Snapshot) -> LocalView:
         """Return a version over published keys, with everything that was committed since."""
@@ -307,8 +336,8 @@ class Views:
 
     def _publish(self, number: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         version = self._version(number)
-        self._indexes.write(version, on_stage)
-        fresh = self._opened(version, self._indexes.read(version))
+        self.indexes.write(version, on_stage)
+        fresh = self._opened(version, self.indexes.read(version))
         with self._lock:
             slot = self._slots.setdefault(number, _Slot())
         with slot.lock.held(WRITTEN):
@@ -338,16 +367,133 @@ class Views:
 
     def _stored(self, number: int) -> Version:
         if number == UNTRAINED:
-            return Version(number, identity(self._settings.dimension).fold())
+            return Version(number, identity(self.indexes.settings.dimension).fold())
         stored = self._store.version(number)
         if stored.role == "predict":
             raise InvalidRequest(
                 f"Version {number} predicts ratings and has no keys to search; name another.",
                 field="projection",
             )
-        return Version.of(number, stored, self._settings.scorer)
+        return Version.of(number, stored, self.indexes.settings.scorer)
+
+
+class VersionIndexes:
+    """Writes and reads the index files of one collection, by version.
+
+    Attributes:
+        settings: the settings whose recall the next index has; others may be set at any time.
+        damage: the last damage of an index that was found, and is repaired.
+    """
+
+    damage: str | None = None
+
+    def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
+        self.settings = settings
+        self._given_up: set[str] = set()
+        self._store = store
+        self._folder = folder
+
+    def of(self, version: Version) -> PublishedIndexes:
+        """Return the index files of a version's keys, sound or not."""
+        self._store.connections.check_there()  # files here may be those of another collection
+        origin = IndexOrigin(
+            uuid=str(self._store.settings()["uuid"]),
+            encoder=self.settings.encoder or "none",
+            dimension=version.projection.d_in,
+            layout=version.layout,
+        )
+        return PublishedIndexes(self._folder, origin)
+
+    def progress(self) -> Progress:
+        """Return the state of the database, which no sound index is ahead of."""
+        state = self._store.state()
+        return Progress(state.last_key, state.last_removal, self._store.settings()["published"])
+
+    def write(self, version: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Write all keys of a version as a new generation of its index."""
+        with self._store.all_keys(examples=version.examples) as (state, tables):
+            manifest = self.of(version).publish(
+                map(version.keys, tables),
+                state.last_key,
+                state.last_removal,
+                self._store.record_publication,
+                self._target(version),
+                on_stage,
+            )
+        self._store.forget_removals(manifest.last_removal)
+        self._store.put_settings({})  # other processes look at the index again
+        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
+
+    def read(self, version: Version) -> Snapshot:
+        """Return the published keys; none where no index exists, or none that is sound.
+
+        Raises:
+            ManifestMismatch: the index belongs to something else.
+            OutOfFiles: no file can be opened, and nothing is known of the index.
+        """
+        indexes, empty = self.of(version), Snapshot.empty(version.width)
+        loaded = None
+        try:
+            loaded = indexes.load(self.progress)
+        except Damaged as damage:
+            _check_files(indexes, damage)
+            self._discard(indexes, str(damage))
+        if loaded is None or loaded[1].last_removal < self._store.forgotten():
+            return empty
+        segment, manifest = loaded
+        if manifest.nonce in self._given_up:  # of a folder that cannot be written to
+            return empty
+        return replace(
+            empty,
+            published=segment,
+            last_key=manifest.last_key,
+            last_removal=manifest.last_removal,
+            generation=manifest.generation,
+            index=manifest.index,
+            longest=math.inf if manifest.longest is None else manifest.longest,
+            image=Image(manifest, not unchecked(manifest)),
+        )
+
+    def check(self, version: Version, image: Image) -> None:
+        """Read the files that were only mapped, and note in the image what is wrong with them."""
+        try:
+            if image.manifest is not None:
+                self.of(version).check_mapped(image.manifest)
+        except Damaged as damage:
+            _check_files(self.of(version), damage)
+            image.damage = str(damage)
+
+    def give_up(self, version: Version, image: Image) -> None:
+        """Remove a damaged index, unless another one has taken its place."""
+        indexes, manifest = self.of(version), image.manifest
+        if manifest is not None and indexes.current() == manifest.nonce:
+            self._given_up.add(manifest.nonce)
+            self._discard(indexes, str(image.damage))
+
+    def _discard(self, indexes: PublishedIndexes, damage: str) -> None:
+        self.damage = damage
+        log.warning("%s The index is built again from the database.", damage)
+        if not self._store.connections.read_only:
+            indexes.discard()
+
+    def _target(self, version: Version) -> IndexTarget:
+        # The keys of several heads lie side by side: as one vector they are near to nothing.
+        if version.key_heads > 1:
+            return IndexTarget(recall=1.0)
+        target = IndexTarget(self.settings.recall, self.settings.exact_below)
+        # Questions that are keys themselves would find themselves.
+        questions = self._store.some_questions(0 if version.examples else QUERIES)
+        if len(questions) < QUERIES:
+            return target
+        return replace(target, questions=version.projection.queries(questions)[:, 0])
 
 
 def _bearable(base: Segment) -> int:
     """Return how many fresh keys may be searched beside a published segment."""
     return max(MERGE_KEYS, base.keys // 10)
+
+
+def _check_files(indexes: PublishedIndexes, damage: Damaged) -> None:
+    """Raise OutOfFiles where a sound index could not be opened for want of files."""
+    if is_out_of_files(damage):
+        raise out_of_files(str(indexes.folder)) from damage
