@@ -3,154 +3,35 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from attend.api.search import Mask, SearchOptions
-from attend.collection.versions import Version, View
-from attend.core.errors import InvalidRequest
+from attend.collection.versions import Version
 from attend.core.settings import Settings
-from attend.core.types import Float32, OnStage
-from attend.engines.engine import OnSettings, OpenedCollection
+from attend.engines.engine import Finding, OpenedCollection
 from attend.projection import identity
-from attend.search.queries import rows_by_id
-from attend.store import Role, compile_filter
-from attend_milvus import schema, tables
-from attend_milvus.checks import RemoteChecks
-from attend_milvus.client import Client, read_block, reading
-from attend_milvus.keys import RemoteKeys, Scope, Size
-from attend_milvus.registry import Known, Registry
-from attend_milvus.server import CAPABILITIES, MAX_ATTENDED, Address
-from attend_milvus.store import RemoteStore
-from attend_milvus.tables import Tables
-from attend_milvus.versions import version_body
-from attend_milvus.writing import GRACE_SECONDS
-
-COUNTED_SECONDS = 10.0
-"""For so long a count of documents and keys is good enough to plan a search with."""
-
-
-class RemoteSnapshots:
-    """As `attend.engines.snapshots.Views`, over a server's tables, which are always up to date."""
-
-    def __init__(self, tables: Tables, store: RemoteStore) -> None:
-        self.on_settings: OnSettings = lambda settings: None
-        self._settings = tables.known().settings
-        self._tables = tables
-        self._store = store
-        self._size: tuple[float, Size] | None = None
-        self._sizing = threading.Lock()
-
-    def current(self, version: int | None = None, role: Role = "search") -> View:
-        """Return the view of a version, or of the active one; write its keys first if need be."""
-        if role != "search":
-            CAPABILITIES.check("recommend")
-        self.refresh()
-        number = version or self._tables.known().version
-        self._store.prepare(number)
-        prepared = self._store.version_of(number)
-        return View(prepared, self._keys(prepared), self._store.generation)
-
-    def refresh(self) -> None:
-        """Take the settings that another process, or this one, has written."""
-        stored = self._tables.known().settings
-        if stored is not self._settings and stored != self._settings:
-            self.on_settings(Settings.of(stored))
-        self._settings = stored
-
-    def _keys(self, version: Version, scope: Scope = Scope()) -> RemoteKeys:  # noqa: B008 # frozen
-        """Return the keys of a version that pass."""
-        size = self.size()
-        graph = self._store.graphs.of(version, size.keys)
-        return RemoteKeys(self._tables, version, size, graph, scope)
-
-    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> tuple[View, None]:
-        """Return the snapshot of one search; see `attend.engines.engine`."""
-        _check(options)
-        self.refresh()
-        there = self._tables.known()
-        version = self._store.version_of(options.projection or there.version)
-        if not there.is_complete(version.layout):
-            raise InvalidRequest(
-                f"Projection {version.number} has keys of its own, which are not written yet; "
-                f"activate it first.",
-                field="projection",
-            )
-        mask = options.mask or Mask()
-        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
-        exclude = {named[id] for id in mask.exclude} | (
-            set(query_rows) if mask.only is None else set()
-        )
-        only = None if mask.only is None else [named[id] for id in mask.only]
-        filter = options.filter
-        passing = self._store.passing(compile_filter(filter)) if filter else ""
-        keys = self._keys(version, Scope(passing, sorted(exclude), only))
-        if (block := read_block()) is not None:
-            block.documents = keys.documents_read
-        return View(version, keys, self._store.generation), None
-
-    def size(self) -> Size:
-        """Return the size of the collection, counted at most some seconds ago."""
-        counted = self._size
-        if counted is None or time.monotonic() - counted[0] > COUNTED_SECONDS:
-            with self._sizing, reading("bounded"):
-                self._size = counted = time.monotonic(), Size(*self._store.counts())
-        return counted[1]
-
-    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
-        """Write what is in memory to the server's storage, which it does by itself in time; and
-        wait until the keys of versions before are gone, for a process that ends leaves them."""
-        for table in (self._tables.documents, *self._tables.of_keys()):
-            table.flush()
-        began = time.monotonic()
-        while self._store.retires:
-            on_stage("keys before", min(1.0, (time.monotonic() - began) / GRACE_SECONDS))
-            time.sleep(0.5)
-        self._store.graphs.ensure(self._active(), on_stage)
-        return self.current()
-
-    def merge_if_due(self) -> None:
-        """Begin to make an HNSW table in the background if the keys are many enough."""
-        version = self._active()
-        if self._store.graphs.is_due(version, self.size().keys):
-            self._store.graphs.start(version)
-
-    damage = None
-    """The server keeps the index, and checks it itself."""
-
-    def has_fresh(self) -> bool:
-        """Return whether the process has something to finish before it ends."""
-        keys = self._store.counts()[1]
-        return self._store.retires or self._store.graphs.is_due(self._active(), keys)
-
-    def _active(self) -> Version:
-        return self._store.version_of(self._tables.known().version)
-
-    def mean(self) -> Float32:
-        raise CAPABILITIES.lacking("train")
-
-
-def _check(options: SearchOptions) -> None:
-    """Raises Unsupported for what a search cannot ask here."""
-    if options.attend == "all":
-        CAPABILITIES.check("attend_all", field="attend")
-    elif options.attend > MAX_ATTENDED:
-        raise CAPABILITIES.unsupported(
-            f"Attended sets of {options.attend:,} documents",
-            f"attend to at most {MAX_ATTENDED:,}",
-            field="attend",
-        )
-    if options.decode:
-        CAPABILITIES.check("attend_all", field="decode")
-    if options.lexical:
-        CAPABILITIES.check("lexical", field="lexical")
-    if options.memory:
-        CAPABILITIES.check("memory", field="memory")
-    if options.facets is not None:
-        CAPABILITIES.check("facets", field="facets")
-
+from attend_milvus import writing
+from attend_milvus.client import Client, Table, reading
+from attend_milvus.keys import RemoteSnapshots
+from attend_milvus.server import CAPABILITIES, Address
+from attend_milvus.store import RemoteStore, version_body
+from attend_milvus.tables import (
+    DOCUMENTS,
+    IDENTITY,
+    RAW,
+    Head,
+    Known,
+    Registry,
+    Tables,
+    documents_table,
+    examples_table,
+    key_fields,
+    keys_table,
+    make_table,
+)
+from attend_milvus.writing import UNFINISHED_SECONDS, version_at
 
 SHARDS = 2
 """Of each table: as many write in parallel, and a cluster searches them side by side."""
@@ -200,17 +81,17 @@ class Milvus:
         uuid = secrets.token_hex(6)
         cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
         projection = identity(settings.dimension, normalize=cosine_of_raw)
-        widths = {schema.RAW: settings.dimension}
+        widths = {RAW: settings.dimension}
         layouts: dict[str, tuple[int, bool]] = {}
         first = Version(1, projection.form_for(settings.scorer))
-        if first.layout != schema.RAW:
+        if first.layout != RAW:
             widths[first.layout], layouts[first.layout] = first.width, (1, True)
-        fields = {tables.documents_table(self._client, uuid).name: schema.DOCUMENTS}
+        fields = {documents_table(self._client, uuid).name: DOCUMENTS}
         for layout, width in widths.items():
-            fields[tables.keys_table(self._client, uuid, layout).name] = schema.key_fields(width)
+            fields[keys_table(self._client, uuid, layout).name] = key_fields(width)
         with ThreadPoolExecutor() as together:  # a table takes seconds, most of which are waiting
             calls = [
-                together.submit(schema.make_table, self._client, table, columns, SHARDS)
+                together.submit(make_table, self._client, table, columns, SHARDS)
                 for table, columns in fields.items()
             ]
             for call in calls:
@@ -226,12 +107,9 @@ class Milvus:
             return
         self._registry.forget(record)
         for table in (
-            tables.documents_table(self._client, record.uuid),
-            tables.examples_table(self._client, record.uuid),
-            *(
-                tables.keys_table(self._client, record.uuid, layout)
-                for layout in (schema.RAW, *record.layouts)
-            ),
+            documents_table(self._client, record.uuid),
+            examples_table(self._client, record.uuid),
+            *(keys_table(self._client, record.uuid, layout) for layout in (RAW, *record.layouts)),
         ):
             table.drop()
 
@@ -240,3 +118,90 @@ class Milvus:
 
     def close(self) -> None:
         self._client.close()
+
+
+# A writer that was killed leaves keys that no document names: new ones, if it had not written the
+# document yet, or those before. Readers pass over them, but search through them. A key is one of
+# these if its document names others or is gone, provided that no living writer may be about to
+# write that document or to delete that key: it is older than any write lasts, and is still there
+# when all that was retired before has gone.
+
+STRAYS, LACKING = "strays", "keys"
+
+SWEPT = "The keys that no document names were deleted."
+RESEND = "Delete the documents and send them again."
+
+BLOCK = 5000
+"""Rows read at once."""
+
+
+class RemoteChecks:
+    """As `attend.engines.engine.Checks`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._strays: dict[Table, list[int]] = {}
+
+    def find(self) -> list[Finding]:
+        self._strays = self.strays()
+        results = [
+            Finding(
+                STRAYS, f"{len(keys)} keys of {table.name} are named by no document.", True, SWEPT
+            )
+            for table, keys in self._strays.items()
+            if keys
+        ]
+        for table, ids in self.lacking().items():
+            if ids:
+                details = f"{len(ids)} documents lack keys in {table.name}, {ids[0]!r} first."
+                results.append(Finding(LACKING, details, False, RESEND))
+        return results
+
+    def repair(self, names: set[str]) -> None:
+        if STRAYS in names:
+            for table, keys in self._strays.items():
+                table.delete(keys)
+
+    def strays(self) -> dict[Table, list[int]]:
+        """Return keys that no document names, and that nobody needs, by table."""
+        results = {table: list(self._unnamed(table)) for table in self._tables.of_keys()}
+        if any(results.values()):
+            # Some may just have been retired: those go by themselves.
+            time.sleep(writing.GRACE_SECONDS + writing.TOGETHER_SECONDS)
+            results = {table: sorted(_there(table, keys)) for table, keys in results.items()}
+        return results
+
+    def lacking(self) -> dict[Table, list[str]]:
+        """Return ids of documents some of whose keys are not there, by table."""
+        tables = self._tables.of_keys(complete=True)
+        results: dict[Table, list[str]] = {table: [] for table in tables}
+        for rows in self._tables.documents.pages(IDENTITY, BLOCK, consistency="strong"):
+            heads = [Head(*(row[name] for name in IDENTITY)) for row in rows]
+            for table, ids in results.items():
+                ids += self._lacking(table, heads)
+        return results
+
+    def _lacking(self, table: Table, heads: Sequence[Head]) -> list[str]:
+        there = _there(table, [key for head in heads for key in head.key_ids()])
+        results = {head.id: head for head in heads if not there.issuperset(head.key_ids())}
+        # Written again or deleted meanwhile, they have others.
+        now = self._tables.heads(list(results), "strong")
+        return [id for id in results if id in now and now[id].version == results[id].version]
+
+    def _unnamed(self, table: Table) -> Iterator[int]:
+        """Yield keys of which no document's row has the version, older than a write may last."""
+        before = version_at(time.time() - UNFINISHED_SECONDS)
+        for rows in table.pages(["document", "version"], BLOCK, consistency="strong"):
+            versions = self._versions([row["document"] for row in rows])
+            for row in rows:
+                if row["version"] < before and versions.get(row["document"]) != row["version"]:
+                    yield row["key"]
+
+    def _versions(self, rows: Sequence[int]) -> Mapping[int, int]:
+        distinct = list(dict.fromkeys(rows))
+        stored = self._tables.documents.by_keys(distinct, ["version"], consistency="strong")
+        return {row["row"]: row["version"] for row in stored}
+
+
+def _there(table: Table, keys: Sequence[int]) -> set[int]:
+    return {row["key"] for row in table.by_keys(keys, [], consistency="strong")}

@@ -8,12 +8,13 @@ filter follows the order in which keys came), and no measurement speaks for all 
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,10 @@ from attend.core.errors import AttendError, Unavailable
 from attend.core.settings import Settings
 from attend.core.types import Float32, Floats, Int64, Json, OnStage
 from attend.keys.choose import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
-from attend_milvus import schema
-from attend_milvus.client import reading
-from attend_milvus.examples import read_examples
-from attend_milvus.key_tables import fill
-from attend_milvus.registry import Lease
-from attend_milvus.rows import Table
+from attend_milvus.client import Table, reading
 from attend_milvus.server import MESSAGE_BYTES
-from attend_milvus.tables import Tables
+from attend_milvus.tables import HNSW, Lease, Tables, key_fields, make_table
+from attend_milvus.writing import projected
 
 log = logging.getLogger("attend")
 
@@ -143,8 +140,9 @@ class Interrupted(Exception):
 class Graphs:
     """The HNSW tables of one collection; any thread may use it."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, questions: Callable[[], Float32]) -> None:
         self._tables = tables
+        self._questions = questions
         self._making = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -225,10 +223,10 @@ class Graphs:
     def _make(self, version: Version, on_stage: OnStage) -> None:
         started, record = time.monotonic(), self._tables.known(fresh=True)
         tables, settings = self._tables, Settings.of(record.settings)
-        recall, fields = settings.recall, schema.key_fields(version.width)
+        recall, fields = settings.recall, key_fields(version.width)
 
         def make(name: str) -> None:
-            schema.make_table(tables.client, name, fields, record.shards, schema.HNSW)
+            make_table(tables.client, name, fields, record.shards, HNSW)
 
         fill(tables, _layout(version), version, make, on_stage)
         table = tables.keys(_layout(version))
@@ -239,7 +237,7 @@ class Graphs:
         points = measured(tables.keys(version.layout), table, queries, recall, on_stage)
         fit = next((point for point in points if point.recall >= recall), points[-1])
         details: dict[str, Json] = {
-            "type": f"HNSW{schema.HNSW.params['M']}",
+            "type": f"HNSW{HNSW.params['M']}",
             "why": f"not fewer than {_least(settings)} keys",
             "target": recall,
             "recall": fit.recall,
@@ -256,7 +254,7 @@ class Graphs:
 
     def _queries(self, version: Version) -> tuple[Float32, str]:
         """Held-out queries (q, d) as the version asks, and what they are."""
-        questions = read_examples(self._tables).embeddings
+        questions = self._questions()
         if len(questions) >= QUERIES:
             requested, of_what = held_out(questions, questions), "questions"
         else:
@@ -296,3 +294,78 @@ def _wait_for_index(table: Table, on_stage: OnStage) -> None:
                 f"see to its index nodes, then build again."
             )
         time.sleep(0.5)
+
+
+BLOCK = 500
+"""Keys read, projected and written at once: filter fields may take 64 KiB a key."""
+
+CHECKED = 10_000
+"""Keys after which it is asked which of them were deleted while they were written."""
+
+FIELDS = ["document", "version", "id", "place", "facts", "vector"]
+
+
+def fill(
+    tables: Tables,
+    layout: str,
+    version: Version,
+    make: Callable[[str], None],
+    on_stage: OnStage = lambda stage, done: None,
+) -> None:
+    """Write the keys of a version into the table of a layout, unless they are there.
+
+    Any process may fill one, or continue where one stopped.
+
+    Args:
+        make: makes the table of a name, unless it is there.
+        on_stage: gets the progress; what it raises interrupts.
+    """
+    if tables.known(fresh=True).is_complete(layout):
+        return
+    make(tables.keys(layout).name)
+    is_listed = False
+    while not is_listed:
+        _record(tables, layout, version, False)
+        # Who writes reads the layouts after its raw keys are stored: whatever it stored before it
+        # could know of this one is read here.
+        _write(tables, tables.keys(layout), version, on_stage)
+        # Another process may have changed the record at the same moment.
+        is_listed = layout in tables.known(fresh=True).layouts
+    _record(tables, layout, version, True)
+
+
+def _record(tables: Tables, layout: str, version: Version, complete: bool) -> None:
+    tables.change(
+        lambda record: replace(
+            record, layouts={**record.layouts, layout: (version.number, complete)}
+        )
+    )
+
+
+def _write(tables: Tables, table: Table, version: Version, on_stage: OnStage) -> None:
+    """Project those of all keys that the table lacks."""
+    unchecked: list[int] = []
+    with reading("strong"):
+        for rows in tables.keys().pages(FIELDS, BLOCK):
+            # Keys are hashes: the last one's place among all numbers says how many are done.
+            on_stage("keys", rows[-1]["key"] / 2**63)
+            there = {row["key"] for row in table.by_keys([row["key"] for row in rows], [])}
+            lacking = [_plain(row) for row in rows if row["key"] not in there]
+            if lacking:
+                table.insert(projected(lacking, version))
+                unchecked += [row["key"] for row in lacking]
+            if len(unchecked) >= CHECKED:
+                _delete_gone(tables, table, unchecked)
+                unchecked = []
+    _delete_gone(tables, table, unchecked)
+
+
+def _delete_gone(tables: Tables, table: Table, keys: list[int]) -> None:
+    """Delete keys that were deleted after they were read and before they were written."""
+    there = {row["key"] for row in tables.keys().by_keys(keys, [], consistency="strong")}
+    table.delete([key for key in keys if key not in there])
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    facts = row["facts"]
+    return {**row, "facts": json.loads(facts) if isinstance(facts, str | bytes) else facts}

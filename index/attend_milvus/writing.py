@@ -31,11 +31,10 @@ from attend.core.arrays import KeyTable
 from attend.core.errors import AttendError, LimitExceeded, Unavailable
 from attend.core.types import Document
 from attend.store import Entry, KeyRow, StaleEntries
-from attend_milvus import schema
+from attend_milvus.client import Row
 from attend_milvus.filters import filter_fields
-from attend_milvus.rows import Row
 from attend_milvus.server import MAX_TEXT_BYTES
-from attend_milvus.tables import Head, Tables
+from attend_milvus.tables import NOTHING, Head, Tables, key_ids, row_of
 
 log = logging.getLogger("attend")
 
@@ -221,8 +220,8 @@ def _changed(id: str) -> StaleEntries:
 def _key_rows(
     id: str, version: int, keys: Sequence[KeyRow], facts: Mapping[str, Any]
 ) -> Iterator[Row]:
-    row = schema.row_of(id)
-    for number, key in zip(schema.key_ids(row, version, len(keys)), keys, strict=True):
+    row = row_of(id)
+    for number, key in zip(key_ids(row, version, len(keys)), keys, strict=True):
         yield {
             "key": number,
             "document": row,
@@ -237,13 +236,13 @@ def _key_rows(
 def _document_row(entry: Entry, version: int, keys: int) -> dict[str, Any]:
     """Return the row of a document, without its contents."""
     return {
-        "row": schema.row_of(entry.document.id),
+        "row": row_of(entry.document.id),
         "id": entry.document.id,
         "version": version,
         "keys": keys,
         "key_hash": entry.hashes.keys.hex(),
         "value_hash": entry.hashes.value.hex(),
-        "nothing": schema.NOTHING,
+        "nothing": NOTHING,
     }
 
 

@@ -74,7 +74,8 @@ def table(*engines: Capabilities) -> str:
     rows = [
         [field.name, *(_shown(getattr(each, field.name)) for each in engines)]
         for field in fields(Capabilities)
-        if field.name != "engine" and len({getattr(each, field.name) for each in engines}) > 1
+        if field.name not in ("engine", "refusals")
+        and len({getattr(each, field.name) for each in engines}) > 1
     ]
     said = meanings()
     head = ["", *(each.engine for each in engines), "what it is"]

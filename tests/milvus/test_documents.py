@@ -18,8 +18,8 @@ from attend.core.errors import (
     UnknownDocument,
     Unsupported,
 )
-from attend_milvus import schema, writing
-from attend_milvus.tables import Tables
+from attend_milvus import writing
+from attend_milvus.tables import Tables, row_of
 from tests.index.helpers import embeddings_of
 from tests.milvus.server import MilvusServer, wait_until
 
@@ -140,7 +140,7 @@ def test_keys_without_their_document_are_passed_over(collection: Collection) -> 
             "facts": {},
             "vector": np.array(vector(50), dtype=np.float32),
         }
-        for at, row in enumerate([schema.row_of("d1"), schema.row_of("never")])
+        for at, row in enumerate([row_of("d1"), row_of("never")])
     ]
     tables(collection).keys().insert(rows)
     answer = collection.search(vector(50), k=10)
@@ -249,8 +249,7 @@ def test_what_the_engine_lacks_is_refused_with_a_sentence(collection: Collection
 
 
 def test_a_server_that_is_not_there_is_told_in_time() -> None:
-    from attend_milvus.client import Client
-    from attend_milvus.rows import Table
+    from attend_milvus.client import Client, Table
     from attend_milvus.server import Address
 
     client = Client(Address.of("milvus://127.0.0.1:1?patience=1"))

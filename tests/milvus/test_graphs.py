@@ -18,8 +18,7 @@ from attend.api.answers import Answer
 from attend.collection.verify import verify
 from attend.projection import Projection
 from attend_milvus.graphs import EfPoint, KeyGraph
-from attend_milvus.registry import Known
-from attend_milvus.tables import Tables
+from attend_milvus.tables import Known, Tables
 from tests.milvus.server import MilvusServer, wait_until
 from tests.soak.client import Client, Server
 
@@ -64,7 +63,7 @@ def collection(library: Data) -> Collection:
 def write(collection: Collection, places: range) -> None:
     """Without what follows a write: the tests say when a table is made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(collection), "_merge_if_due", lambda self: None)
+        patch.setattr(type(collection), "merge_if_due", lambda self: None)
         collection.upsert([document(at) for at in places])
 
 

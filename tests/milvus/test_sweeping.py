@@ -11,8 +11,8 @@ import pytest
 
 from attend import Collection, Data
 from attend.collection.verify import verify
-from attend_milvus import schema, writing
-from attend_milvus.tables import Tables
+from attend_milvus import writing
+from attend_milvus.tables import Tables, row_of
 from attend_milvus.writing import UNFINISHED_SECONDS, version_at, version_now
 from tests.milvus.server import MilvusServer
 
@@ -45,7 +45,7 @@ def tables(collection: Collection) -> Tables:
 
 def left(key: int, id: str, version: int) -> dict[str, Any]:
     """A key as a writer leaves it that is killed before the document."""
-    row = schema.row_of(id)
+    row = row_of(id)
     place = '["vector", 0, 0]'
     made = np.array(vector(key), dtype=np.float32)
     named = {"key": key, "document": row, "version": version, "id": id}
