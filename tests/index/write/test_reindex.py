@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def contents(collection):
 
 
 def vars_of(example):
-    return [getattr(example, name) for name in type(example).__slots__]
+    return [getattr(example, field.name) for field in fields(example)]
 
 
 def test_everything_stays_but_the_encoder(library, narrow, tiny_encoder_folder):
