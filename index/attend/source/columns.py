@@ -326,10 +326,8 @@ def column_type(sample: Sequence[Row], name: str, untyped: bool, before: str | N
         return "text, as before"
     if not odd:
         return "number"
-    (row, cell), kind, unit = (
-        odd[0],
-        *(("text", "line") if untyped and before is None else ("mixed", "row")),
-    )
+    row, cell = odd[0]
+    kind, unit = ("text", "line") if untyped and before is None else ("mixed", "row")
     return f"{kind}, because of {shown(cell)} in {unit} {row.place.rpartition(':')[2]}"
 
 
@@ -470,41 +468,33 @@ def documents(
         )
 
 
+@dataclass
 class _Mapper:
     """Turns the rows of one source into documents.
 
-    Args:
+    Attributes:
         kept: columns of values in which a cell of another type is a problem.
+        misfits: column of numbers → the place of its first text, that text, the number of texts.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        map: FieldMap,
-        places: dict[str, str],
-        types: dict[str, str],
-        kept: frozenset[str],
-    ) -> None:
-        self._map = map
-        self._places = places
-        self._taken = map.taken() | {source.natural_vector}
-        self._untyped = source.untyped
-        self._types = types
-        self._kept = kept
-        self.misfits: dict[str, tuple[str, Json, int]] = {}
-        """Column of numbers → the place of its first text, that text, and the number of texts."""
+    source: Source
+    map: FieldMap
+    places: dict[str, str]
+    types: dict[str, str]
+    kept: frozenset[str]
+    misfits: dict[str, tuple[str, Json, int]] = field(default_factory=dict)
 
     def document(self, row: Row, number: int) -> Document:
         """Return the row's document, by its number where no column is the id; raises Unusable."""
-        id, vector, value = self._map.id, self._map.vector, self._map.value
+        id, vector, value = self.map.id, self.map.vector, self.map.value
         identity = str(number) if id is None else document_id(row.get(id), id)
-        if (place := self._places.get(identity)) is not None:
+        if (place := self.places.get(identity)) is not None:
             raise Unusable(
                 f"The id {identity!r} was used before, at {place}. Give each row its own."
             )
         values = {name: self._cell(row, name) for name in value}
         empty = all(cell is None for cell in values.values())
-        texts = {name: text_of(row.get(name), name) for name in self._map.text}
+        texts = {name: text_of(row.get(name), name) for name in self.map.text}
         filled = {name: text for name, text in texts.items() if text.strip()}
         if vector is None and not filled:
             listed = ", ".join(map(repr, texts))
@@ -518,54 +508,50 @@ class _Mapper:
                 f"The field {vector!r} is {shown(row.get(vector))}, but a list of finite numbers "
                 f"is expected."
             )
+        taken, untyped = self.map.taken(), self.source.untyped
         document = Document(
             id=identity,
             fields=filled,
             vectors={} if numbers is None else {"vector": numbers},
             value=values[value[0]] if len(value) == 1 else None if empty else values,
             payload={
-                name: self._cell(row, name) if self._untyped else cell
+                name: self._cell(row, name) if untyped else cell
                 for name, cell in row.cells.items()
-                if name not in self._taken
+                if name not in taken and name != self.source.natural_vector
             },
         )
-        if not self._untyped:  # a text of a table is Unicode, and a number is finite
-            _check_storable(document)
-        self._places[identity] = row.place
+        parts = [document.id, document.fields, document.value, document.payload]
+        try:
+            if not untyped:  # a cell of a table without types is Unicode, and its numbers finite
+                json.dumps(parts, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError as error:
+            raise Unusable("The row holds text that is not valid UTF-8.") from error
+        except (ValueError, RecursionError) as error:
+            raise Unusable(f"The row cannot be written as JSON: {error}.") from error
+        self.places[identity] = row.place
         return document
 
     def _cell(self, row: Row, name: str) -> Json:
         """Return a cell with the type of its column; raises Unusable where that is kept."""
         cell = row.get(name)
-        if cell is None or (cell == "" and self._untyped):
+        if cell is None or (cell == "" and self.source.untyped):
             return None
-        type = self._types.get(name)
-        if type == "text" or (type not in SCALARS and not self._untyped):
+        type = self.types.get(name)
+        if type == "text" or (type not in SCALARS and not self.source.untyped):
             return cell
         parsed = scalar(cell) if isinstance(cell, str) else cell
         if type is None:  # no row of the sample has such a cell
-            self._types[name] = "text" if parsed is None else "mixed"
+            self.types[name] = "text" if parsed is None else "mixed"
             return cell if parsed is None else parsed
         if type in SCALARS and (parsed is None or type_of(parsed) != type):
-            if name in self._kept:
+            if name in self.kept:
                 raise Unusable(
                     f"The value {name!r} is a {type} in this collection, but {shown(cell)} here. "
                     f"Write a {type}, leave it empty, or add --remap to store what is there."
                 )
-            self._types[name] = "mixed"
+            self.types[name] = "mixed"
         if parsed is None:
             place, first, count = self.misfits.get(name, (row.place, cell, 0))
             self.misfits[name] = place, first, count + 1
             return cell
         return parsed
-
-
-def _check_storable(document: Document) -> None:
-    """Reject what neither JSON nor UTF-8 can hold, before a whole batch fails on it."""
-    parts = [document.id, document.fields, document.value, document.payload]
-    try:
-        json.dumps(parts, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError as error:
-        raise Unusable("The row holds text that is not valid UTF-8.") from error
-    except (ValueError, RecursionError) as error:
-        raise Unusable(f"The row cannot be written as JSON: {error}.") from error

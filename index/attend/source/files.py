@@ -201,7 +201,14 @@ def detect_encoding(head: bytes, path: Path, encoding: str | None = None) -> tup
         return UTF_8 if codecs.lookup(encoding).name == "utf-8" else encoding, False
     for mark, name in _MARKS.items():
         if head.startswith(mark):
-            _check_mark(head, name, path)
+            try:
+                codecs.getincrementaldecoder(name)().decode(head, final=len(head) < HEAD_BYTES)
+            except UnicodeDecodeError as error:
+                if name != UTF_8:  # broken bytes of UTF-8 are problems of their rows
+                    raise SourceError(
+                        f"{path} begins with the byte order mark of {name.upper()}, but byte "
+                        f"{error.start + 1} is not. {SAVE_AS}"
+                    ) from None
             return name, False
     _check_text(head, path)
     decoder = codecs.getincrementaldecoder(UTF_8)("surrogateescape")
@@ -230,17 +237,6 @@ def _guess(head: bytes) -> str | None:
     if any("cp1252" in (match.encoding, *match.could_be_from_charset) for match in close):
         return "cp1252"
     return max(close, key=lambda match: match.coherence).encoding
-
-
-def _check_mark(head: bytes, name: str, path: Path) -> None:
-    try:
-        codecs.getincrementaldecoder(name)().decode(head, final=len(head) < HEAD_BYTES)
-    except UnicodeDecodeError as error:
-        if name != UTF_8:  # broken bytes of UTF-8 are problems of their rows
-            raise SourceError(
-                f"{path} begins with the byte order mark of {name.upper()}, but byte "
-                f"{error.start + 1} is not. {SAVE_AS}"
-            ) from None
 
 
 def _check_text(head: bytes, path: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
@@ -359,12 +360,9 @@ def cell_format(cells: Iterable[str], *, decimal_comma: bool = False) -> CellFor
     groups = any(c.count(",") > 1 for c in commas) and any(c.find(",") in (1, 2) for c in commas)
     is_grouped = groups or any("," in cell and "." in cell for cell in commas)
     if is_decimal and not is_grouped and _most(points, filled):
-        return "numbers have a decimal comma", _with_decimal_point
+        return "numbers have a decimal comma", partial(_plain, _POINT_GROUPS)
     if is_grouped and not is_decimal and _most(commas, filled):
-        return (
-            "numbers have commas between thousands",
-            lambda cell: cell.replace(",", "") if _COMMA_GROUPS.fullmatch(cell) else cell,
-        )
+        return "numbers have commas between thousands", partial(_plain, _COMMA_GROUPS)
     if any("," in cell for cell in commas) and _most(commas, filled):
         return "commas may be decimal or group thousands: cells stay text", str
     return _date_format(filled)
@@ -376,9 +374,12 @@ def _most(some: Sequence[str], filled: Sequence[str]) -> bool:
     return len(some) > odd and (odd <= 1 or odd <= 0.1 * len(filled))
 
 
-def _with_decimal_point(cell: str) -> str:
-    if not _POINT_GROUPS.fullmatch(cell):
+def _plain(spelling: re.Pattern[str], cell: str) -> str:
+    """Return a number of a spelling as JSON has it; other cells as they are."""
+    if not spelling.fullmatch(cell):
         return cell
+    if spelling is _COMMA_GROUPS:
+        return cell.replace(",", "")
     return re.sub(r"[^\d,-]", "", cell).replace(",", ".")
 
 

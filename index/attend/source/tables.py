@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -266,34 +266,25 @@ def _columns(name: str, schema: pa.Schema) -> tuple[list[str], list[str]]:
 
 
 def _rows(
-    name: str, batches: Iterable[pa.RecordBatch], columns: Sequence[str]
+    name: str, batches: Iterable[pa.RecordBatch], columns: Sequence[str], start: int = 1
 ) -> Iterator[Row | RowProblem]:
-    start = 1
     for batch in batches:
         try:
-            rows = _row_cells(batch, columns)
-        except (ValueError, OverflowError):  # Python has no such time: find its row
-            rows = [_one_row(batch.slice(row, 1), columns) for row in range(batch.num_rows)]
-        for number, cells in enumerate(rows, start):
-            place = f"{name}:{number}"
-            yield RowProblem(place, cells) if isinstance(cells, str) else Row(place, cells)
+            lists = [json_cells(batch.column(column)) for column in columns]
+        except (ValueError, OverflowError) as error:  # Python has no such time: find its row
+            if batch.num_rows > 1:
+                single = (batch.slice(row, 1) for row in range(batch.num_rows))
+                yield from _rows(name, single, columns, start)
+            else:
+                yield RowProblem(
+                    f"{name}:{start}",
+                    f"The row cannot be read: {str(error).rstrip('.')}. Write times between the "
+                    f"years 1 and 9999, in a zone that exists.",
+                )
+        else:
+            for number, cells in enumerate(zip(*lists, strict=True), start):
+                yield Row(f"{name}:{number}", dict(zip(columns, cells, strict=True)))
         start += batch.num_rows
-
-
-def _row_cells(batch: pa.RecordBatch, columns: Sequence[str]) -> list[Mapping[str, Json] | str]:
-    lists = [json_cells(batch.column(column)) for column in columns]
-    return [dict(zip(columns, cells, strict=True)) for cells in zip(*lists, strict=True)]
-
-
-def _one_row(batch: pa.RecordBatch, columns: Sequence[str]) -> Mapping[str, Json] | str:
-    """Return the cells of a batch of one row, or the reason why it cannot be used."""
-    try:
-        return _row_cells(batch, columns)[0]
-    except (ValueError, OverflowError) as error:
-        return (
-            f"The row cannot be read: {str(error).rstrip('.')}. Write times between the years 1 "
-            f"and 9999, in a zone that exists."
-        )
 
 
 def holds_bytes(kind: pa.DataType) -> bool:

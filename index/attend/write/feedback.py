@@ -10,21 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from attend.api.base import ABSENT, MAX_DETAILS, Request, parse
+from attend.api.base import ABSENT, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.collection.stored import StoredCollection
-from attend.core.errors import (
-    AttendError,
-    Detail,
-    InvalidRequest,
-    SourceError,
-    UnknownDocument,
-)
+from attend.core.errors import AttendError, InvalidRequest, SourceError, UnknownDocument
 from attend.core.liking import Liking
 from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
 from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
-from attend.write.ingest import as_embedding, check_id
+from attend.write.ingest import as_embedding, check_id, refuse
 
 Item = TypeVar("Item", bound=Request)
 FeedbackEntry = TypeVar("FeedbackEntry", Example, Interaction)
@@ -69,7 +63,11 @@ def add_feedback(
         item if isinstance(item, Example) else _parse_item(FeedbackItem, position, item).example()
         for position, item in enumerate(items)
     ]
-    _reject(unfit(collection, examples), len(examples))
+    wrong = []
+    for position, error in unfit(collection, examples).items():
+        error.field = _field_of(position, error.field)
+        wrong.append((error.field, error))
+    refuse(wrong, len(examples), "items")
     queries = {same_question(example.query): example.query for example in examples}
     places = {question: place for place, question in enumerate(queries)}
     last = {(same_question(example.query), example.document): example for example in examples}
@@ -201,25 +199,6 @@ def _check_example(collection: StoredCollection, example: Example) -> None:
             f"{collection.settings.dimension} dimensions; send such a vector.",
             field="query",
         )
-
-
-def _reject(errors: Mapping[int, AttendError], count: int) -> None:
-    """Raise the first error; its details name all."""
-    if not errors:
-        return
-    details: list[Detail] = [
-        {"field": _field_of(position, error.field), "reason": str(error)}
-        for position, error in errors.items()
-    ]
-    error = next(iter(errors.values()))
-    if len(errors) > 1:
-        unknown = all(isinstance(other, UnknownDocument) for other in errors.values())
-        error = (UnknownDocument if unknown else InvalidRequest)(
-            f"{len(errors)} of {count} items cannot be stored, and none was. "
-            f"{details[0]['field']}: {error}"
-        )
-    error.field, error.details = details[0]["field"], details[:MAX_DETAILS]
-    raise error
 
 
 # -- collecting -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import numpy as np
 
 from attend.api.base import MAX_DETAILS, MAX_TEXT, parse
 from attend.api.documents import DocumentRequest, Documents, Written, located
-from attend.core.errors import DimensionMismatch, InvalidRequest
+from attend.core.errors import AttendError, DimensionMismatch, InvalidRequest, UnknownDocument
 from attend.core.settings import Settings
 from attend.core.types import WHOLE, Document, Float32, Json, OnStage, id_fault
 from attend.encoder import Encoder
@@ -173,7 +173,7 @@ class Ingest:
     def _prepared(self, documents: Sequence[Document | Entry], settings: Settings) -> list[Entry]:
         """Return all documents prepared; raise InvalidRequest, with details, if one is wrong."""
         batch: dict[str, Entry] = {}
-        wrong: list[tuple[str, InvalidRequest]] = []
+        wrong: list[tuple[str, AttendError]] = []
         for place, entry in enumerate(documents):
             try:
                 if isinstance(entry, Document):
@@ -190,19 +190,28 @@ class Ingest:
                 wrong.append((f"documents.{place}.{error.field}", error))
             else:
                 batch[entry.document.id] = entry
-        if not wrong:
-            return list(batch.values())
-        field, refusal = wrong[0]
-        if len(wrong) > 1:
-            refusal = InvalidRequest(
-                f"{len(wrong)} of {len(documents)} documents cannot be stored, and none was. "
-                f"{field}: {refusal}",
-                field=field,
-            )
-        refusal.details = [
-            {"field": field, "reason": str(reason)} for field, reason in wrong[:MAX_DETAILS]
-        ]
-        raise refusal
+        refuse(wrong, len(documents), "documents")
+        return list(batch.values())
+
+
+def refuse(wrong: Sequence[tuple[str, AttendError]], count: int, kind: str) -> None:
+    """Raise the error of what is wrong in a batch; of several, the first with details of all.
+
+    Args:
+        wrong: the field of each error, and the error.
+        count, kind: the number of things in the batch, and what they are ("documents").
+    """
+    if not wrong:
+        return
+    field, error = wrong[0]
+    if len(wrong) > 1:
+        unknown = all(isinstance(other, UnknownDocument) for _, other in wrong)
+        error = (UnknownDocument if unknown else InvalidRequest)(
+            f"{len(wrong)} of {count} {kind} cannot be stored, and none was. {field}: {error}",
+            field=field,
+        )
+    error.details = [{"field": path, "reason": str(one)} for path, one in wrong[:MAX_DETAILS]]
+    raise error
 
 
 def parse_documents(items: Documents) -> list[Document]:

@@ -12,8 +12,9 @@ Each reader yields a `RowItem` item for every row, or a `RowProblem` that says w
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -154,15 +155,15 @@ def read_interactions(
     cells = [cell for row in sample(source) if (cell := row.get(value)) not in (None, "")]
     numeric = 2 * sum(number_of(cell) is not None for cell in cells) > len(cells)
 
-    def interaction_of(row: Row) -> Interaction:
-        return Interaction(
+    return read_rows(
+        source.rows(),
+        lambda row: Interaction(
             user=columns.parse(row, "user", document_id),
             document=columns.parse(row, "item", document_id),
             value=columns.parse_optional(row, "value", numeric_value if numeric else value_of),
             time=columns.parse_optional(row, "time", time_of),
-        )
-
-    return read_rows(source.rows(), interaction_of)
+        ),
+    )
 
 
 # -- cells ----------------------------------------------------------------------------------------
@@ -389,15 +390,15 @@ def read_qrels(
         rows = _lines(path, queries, encoding)
     else:
         rows = map(_renamed, open_source(str(path), TableFormat(encoding=encoding)).rows())
-    return read_rows(rows, _judgement_of)
 
-
-def _judgement_of(row: Row) -> Judgement:
     query, document, grade = COLUMNS
-    return (
-        document_id(row.cells[query], query),
-        document_id(row.cells[document], document),
-        label_of(row.cells[grade], grade),
+    return read_rows(
+        rows,
+        lambda row: (
+            document_id(row.cells[query], query),
+            document_id(row.cells[document], document),
+            label_of(row.cells[grade], grade),
+        ),
     )
 
 
@@ -438,34 +439,6 @@ def _lines(path: Path, queries: Container[str], encoding: str | None) -> Iterato
 # -- click logs -----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Tally:
-    """The counts of one document for one query, over all times it was shown.
-
-    Attributes:
-        seen: the expected number of looks, the sum of propensities.
-        clicks: the sum of clicks, each over its propensity.
-    """
-
-    first: RowItem[Example]
-    shown: int = 0
-    seen: float = 0.0
-    clicks: float = 0.0
-
-    def count(self, clicked: bool, propensity: float) -> None:
-        self.shown += 1
-        self.seen += propensity
-        self.clicks += clicked / propensity
-
-    def weight(self) -> float:
-        """Return the estimate of relevance; without a click, minus the probability of a look.
-
-        Not clicked at rank 1 says more against a document than at rank 10, where perhaps nobody
-        looked.
-        """
-        return (self.clicks or -self.seen) / self.shown
-
-
 def propensity(position: int, eta: float = ETA, clip: float = CLIP) -> float:
     """Return the probability that a document at a rank (from 1) is seen, at least 1 / clip.
 
@@ -495,39 +468,46 @@ def read_clicks(
             default they do not: a document that was not clicked is often one that was not seen.
         vectors: queries are vectors, even if they are written as texts.
     """
-    tallies: dict[tuple[str | bytes, str], Tally] = {}
-    unclicked = rows = 0
+    first: dict[tuple[str | bytes, str], RowItem[Example]] = {}
+    shown: Counter[tuple[str | bytes, str]] = Counter()
+    looks: defaultdict[tuple[str | bytes, str], float] = defaultdict(float)  # sum of propensities
+    clicks: defaultdict[tuple[str | bytes, str], float] = defaultdict(float)  # each over its own
+    unclicked = 0
 
     def read(row: Row) -> tuple[Example, int, bool]:
         example = example_of(row, columns, vectors=vectors)
-        position = columns.parse(row, "position", _required_position)
-        return example, position, columns.parse(row, "clicked", clicked_of)
+        if example.position is None:
+            column = columns.names["position"]
+            raise Unusable(
+                f"The position in {column!r} is missing, and a click counts by its rank."
+            )
+        return example, example.position, columns.parse(row, "clicked", clicked_of)
 
     for item in read_rows(source.rows(), read):
         if isinstance(item, RowProblem):
             yield item
             continue
         example, position, clicked = item.item
-        rows += 1
         unclicked += not clicked
-        identity = same_question(example.query), example.document
-        first = RowItem(item.place, example._replace(position=None))
-        tallies.setdefault(identity, Tally(first)).count(clicked, propensity(position, eta, clip))
-    for tally in tallies.values():
-        if tally.clicks or negatives:
-            place, example = tally.first
-            yield RowItem(place, example._replace(weight=tally.weight()))
+        pair, seen = (
+            (same_question(example.query), example.document),
+            propensity(position, eta, clip),
+        )
+        first.setdefault(pair, RowItem(item.place, example))
+        shown[pair] += 1
+        looks[pair] += seen
+        clicks[pair] += clicked / seen
+    for pair, (place, example) in first.items():
+        if clicks[pair] or negatives:
+            # Not clicked at rank 1 says more against a document than at rank 10, where perhaps
+            # nobody looked.
+            weight = (clicks[pair] or -looks[pair]) / shown[pair]
+            yield RowItem(place, example._replace(position=None, weight=weight))
     if unclicked and not negatives:
         yield RowProblem(
             source.name,
-            f"{unclicked} of {rows} rows were shown and not clicked. They count where the document "
-            f"was clicked at other times, and are no negative labels; --negatives makes them that.",
+            f"{unclicked} of {shown.total()} rows were shown and not clicked. They count where the "
+            f"document was clicked at other times, and are no negative labels; --negatives makes "
+            f"them that.",
             rejects=False,
         )
-
-
-def _required_position(cell: Json, column: str) -> int:
-    position = position_of(cell, column)
-    if position is None:
-        raise Unusable(f"The position in {column!r} is missing, and a click counts by its rank.")
-    return position

@@ -140,8 +140,12 @@ class Mapped:
         """
         entries = [] if collection is None else entries_of(collection)
         notes: list[str] = []
-        if format == DETECTED and (format := _format_of(entries, str(source))) != DETECTED:
-            notes.append(f"as before: {format}")
+        path = Path(str(source))
+        if format == DETECTED and path.suffix:  # as it was read before, or the last of its ending
+            alike = [entry for entry in entries if Path(entry.source).suffix == path.suffix]
+            same = [entry for entry in entries if entry.source == path.name]
+            format = (same or alike)[-1].format if alike else DETECTED
+            notes += [] if format == DETECTED else [f"as before: {format}"]
         opened = open_source(source, format)
         rows = sample(opened)
         if not any(roles.values()) and are_documents(rows):
@@ -292,14 +296,6 @@ def types_of(collection: Collection, value: Sequence[str]) -> dict[str, str]:
             columns[name].append(cell)
     types = {name: common_type(cells, untyped=False) for name, cells in columns.items()}
     return {name: type for name, type in types.items() if type is not None} | declared
-
-
-def _format_of(entries: Sequence[SourceFields], path: str) -> TableFormat:
-    """Return the format that a file was read in, or the last one with its ending."""
-    name, ending = Path(path).name, Path(path).suffix
-    same = [entry for entry in entries if entry.source == name]
-    alike = same or [entry for entry in entries if Path(entry.source).suffix == ending]
-    return alike[-1].format if alike and ending else DETECTED
 
 
 def _chosen(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from attend.learning.interactions import ITEMS
 from attend.learning.task import NothingToLearn, StageWatch
 from attend.learning.version import objective_of
 from attend.recommend.weights import ItemWeights
-from attend.store import ROLES, Store, StoredDocument, StoredProjection
+from attend.store import ROLES, Store, StoredProjection
 from attend.store.copying import FeedbackCopier, count_own_vectors, digests
 from attend.write.build import WINDOW
 
@@ -68,12 +68,8 @@ class Reindexed:
     seconds: float
 
 
-class Decision(NamedTuple):
-    """Whether to switch, and why."""
-
-    switch: bool
-    reason: str
-    comparison: Mapping[str, Mapping[str, Json]] = {}
+Decision: TypeAlias = tuple[bool, str, Mapping[str, Mapping[str, Json]]]
+"""Whether to switch, why, and the comparison."""
 
 
 def reindex(
@@ -107,7 +103,7 @@ def reindex(
     move.follow()
     target.publish(on_stage, only_fresh=True)
     decision = _decide(source, target, force, on_stage)
-    if decision.switch:
+    if decision[0]:
         move.switch()
     return move.result(decision, started)
 
@@ -131,7 +127,7 @@ def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: N
     move.follow()
     previous.publish(on_stage, only_fresh=True)
     move.switch()
-    return move.result(Decision(True, "The encoder before answers again."), started)
+    return move.result((True, "The encoder before answers again.", {}), started)
 
 
 class _Move:
@@ -162,13 +158,21 @@ class _Move:
     def switch(self) -> None:
         """Let the target take the source's name, with every write that the source took."""
         self.follow()
-        self._left = [
-            _left_sentence(version, self._source.settings.encoder)
-            for role in ROLES
-            if (version := self._stores[0].active(role)) is not None
-            and _is_learned(version)
-            and not (role == "recommend" and self._carry(version))
-        ]
+        encoder, self._left = self._source.settings.encoder, []
+        for role in ROLES:
+            version = self._stores[0].active(role)
+            if version is None or not (
+                version.kind != "identity" or version.tuning or version.report
+            ):
+                continue  # nothing was learned
+            if role == "recommend" and self._carry(version):
+                continue
+            objective = objective_of(version)
+            again = f"'attend train --objective {objective}' learns it" if objective else "learn it"
+            self._left.append(
+                f"Version {version.version} ({version.role}) is for embeddings of {encoder} and "
+                f"was left there; {again} again."
+            )
         # First: they count from the moment that the folder has this name.
         self._stores[0].record("spare_of", self._source.name)
         self._stores[0].record("replaced", self._target.name)
@@ -180,22 +184,23 @@ class _Move:
 
     def result(self, decision: Decision, started: float) -> Reindexed:
         """Return the figures of the move."""
+        switched, reason, comparison = decision
         source, target = self._source, self._target
-        now, other = (target, source) if decision.switch else (source, target)
+        now, other = (target, source) if switched else (source, target)
         store = self._stores[1]
         return Reindexed(
             collection=source.name,
             encoder=now.settings.encoder or "",
             previous=other.settings.encoder or "",
             spare=target.name,
-            switched=decision.switch,
-            reason=decision.reason,
+            switched=switched,
+            reason=reason,
             documents=store.counts()[0],
             encoded=self._encoded,
             examples=store.example_count(),
             interactions=store.interaction_counts()[0],
             left=self._left,
-            comparison=decision.comparison,
+            comparison=comparison,
             seconds=round(time.perf_counter() - started, 3),
         )
 
@@ -255,25 +260,9 @@ class _Move:
 
     def _write(self, ids: Sequence[str]) -> None:
         documents = sorted(self._source.store.find(ids).values(), key=lambda one: one.row)
-        written = self._target.write([_as_new(document) for document in documents])
-        self._encoded += written.encoded
-
-
-def _is_learned(version: StoredProjection) -> bool:
-    return version.kind != "identity" or bool(version.tuning) or bool(version.report)
-
-
-def _left_sentence(version: StoredProjection, encoder: str | None) -> str:
-    objective = objective_of(version)
-    again = "learn it" if objective is None else f"'attend train --objective {objective}' learns it"
-    return (
-        f"Version {version.version} ({version.role}) is for embeddings of {encoder} and was left "
-        f"there; {again} again."
-    )
-
-
-def _as_new(stored: StoredDocument) -> Document:
-    return Document(stored.id, dict(stored.fields), {}, stored.value, stored.payload)
+        self._encoded += self._target.write(
+            [Document(one.id, dict(one.fields), {}, one.value, one.payload) for one in documents]
+        ).encoded
 
 
 def _decide(source: Collection, target: Collection, force: bool, on_stage: OnStage) -> Decision:
@@ -284,10 +273,10 @@ def _decide(source: Collection, target: Collection, force: bool, on_stage: OnSta
     try:
         verdict = compare_encoders(source, target, watch)
     except NothingToLearn as nothing:
-        return Decision(True, f"The encoders could not be compared. {nothing}")
+        return True, f"The encoders could not be compared. {nothing}", {}
     if verdict.promote or not force:
-        return Decision(verdict.promote, verdict.reason, verdict.views)
-    return Decision(True, f"Switched by force. {verdict.reason}", verdict.views)
+        return verdict.promote, verdict.reason, verdict.views
+    return True, f"Switched by force. {verdict.reason}", verdict.views
 
 
 def _spare_name(name: str) -> str:
