@@ -166,7 +166,7 @@ def _answers(collection: Collection, ids: Sequence[str]) -> list[Any]:
 
 
 def _plain(example: Any) -> list[str]:
-    names = [name for name in type(example).__slots__ if name not in ("id", "created")]
+    names = [name for name in vars(example) if name not in ("id", "created")]
     return [repr(getattr(example, name)) for name in names]
 
 

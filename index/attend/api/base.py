@@ -10,7 +10,7 @@ from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
 
 import numpy as np
 from pydantic import (
@@ -23,6 +23,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     JsonValue,
     ValidationError,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 
@@ -53,16 +54,16 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 Model = TypeVar("Model", bound="Request")
 
 
-def _id_text(id: object) -> object:
-    """Return an id as text: many sources have whole numbers."""
-    return str(id) if isinstance(id, int) and not isinstance(id, bool) else id
-
-
 def _numbers(vector: object) -> object:
     """Return arrays and tuples as lists."""
     if isinstance(vector, np.ndarray):
         return vector.tolist()
     return list(vector) if isinstance(vector, tuple) else vector
+
+
+def _id_text(id: object) -> object:
+    """Return an id as text: many sources have whole numbers."""
+    return str(id) if isinstance(id, int) and not isinstance(id, bool) else id
 
 
 def _attend_size(size: object) -> object:
@@ -74,14 +75,8 @@ def _attend_size(size: object) -> object:
     raise ValueError(f"Send a whole number from 1 to {MAX_ATTEND}, or 'all'")
 
 
-DocumentId = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_ID),
-    BeforeValidator(
-        _id_text,
-        json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_ID)] | int,
-    ),
-]
+_IdText = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+DocumentId = Annotated[_IdText, BeforeValidator(_id_text, json_schema_input_type=_IdText | int)]
 UserId = DocumentId
 Time = Annotated[
     float | str,
@@ -94,12 +89,8 @@ Vector = Annotated[
     BeforeValidator(_numbers, json_schema_input_type=list[float]),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-JoinedText = Annotated[
-    Text,
-    BeforeValidator(
-        joined, json_schema_input_type=Text | Annotated[list[Text], Field(min_length=1)]
-    ),
-]
+_Texts = Annotated[list[Text], Field(min_length=1)]
+JoinedText = Annotated[Text, BeforeValidator(joined, json_schema_input_type=Text | _Texts)]
 """A text, or a list of strings such as tags, which are joined by commas."""
 Path = Annotated[str, Field(min_length=1, max_length=256)]
 Filter = Annotated[
@@ -127,6 +118,14 @@ class Request(BaseModel):
     """Base of all request models: frozen, closed to unknown fields, described by docstrings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def check(self) -> None:
+        """Raise ValueError, or WrongField, where fields do not go together."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self.check()
+        return self
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -280,42 +279,19 @@ def _field(entry: Any) -> str:
 
 
 EXPECTED = {
-    "missing": "it is required, but was not sent",
-    "int_type": "a whole number was expected",
-    "int_parsing": "a whole number was expected",
-    "int_from_float": "a whole number was expected",
-    "float_type": "a number was expected",
-    "float_parsing": "a number was expected",
-    "finite_number": "a finite number was expected",
-    "bool_type": "true or false was expected",
-    "bool_parsing": "true or false was expected",
-    "string_type": "a text was expected",
-    "list_type": "a list was expected",
-    "dict_type": "an object was expected",
-    "model_type": "an object was expected",
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "list": "a list",
+    "dict": "an object",
+    "model": "an object",
 }
-"""What the validator found, by its name of the fault, in plain words; others have them already."""
+"""What a value should have been, by the first word of the validator's name of the fault."""
 
-
-def _reason(entry: Any, model: type[BaseModel] | None) -> str:
-    kind, value = entry["type"], entry["input"]
-    if kind == "extra_forbidden":
-        names = _names_at(model, entry["loc"][:-1])
-        return f"unknown field; {remedy(str(entry['loc'][-1]), names)}"
-    message = _bound(entry) or EXPECTED.get(kind) or str(entry["msg"])
-    message = message.removeprefix("Value error, ")
-    if kind == "string_pattern_mismatch" and entry["ctx"]["pattern"] == NAME_PATTERN:
-        message = "a name has up to 63 letters, digits, - and _, and does not begin with -"
-    # A missing field's input is the whole object: repeating it back helps nobody.
-    if kind == "missing" or isinstance(value, BaseModel):
-        return message
-    if isinstance(value, dict | list | tuple):
-        noun = "an object" if isinstance(value, dict) else "a list"
-        return f"{message}, but {noun} was given" if kind in EXPECTED else message
-    if not isinstance(value, str | int | float | bool | None):
-        return message
-    text = repr(value)
-    return f"{message}, but {text if len(text) <= 80 else f'{text[:77]}...'} was given"
+WRONG_TYPE = ("_type", "_parsing", "_from_float", "finite_number")
+"""The ends of the names of such faults."""
 
 
 BOUNDS = {
@@ -333,11 +309,34 @@ BOUNDS = {
 """Bounds that a value misses, by the validator's name of the fault."""
 
 
-def _bound(entry: Any) -> str | None:
-    template = BOUNDS.get(entry["type"])
-    bounds = entry.get("ctx", {}).items()
-    plain = {name: int(n) if isinstance(n, float) and n == n // 1 else n for name, n in bounds}
-    return template and f"{template.format(**plain)} was expected"
+def _reason(entry: Any, model: type[BaseModel] | None) -> str:
+    kind, value = entry["type"], entry["input"]
+    if kind == "extra_forbidden":
+        names = _names_at(model, entry["loc"][:-1])
+        return f"unknown field; {remedy(str(entry['loc'][-1]), names)}"
+    if kind == "missing":
+        return "it is required, but was not sent"
+    word = kind.partition("_")[0]
+    is_type = kind.endswith(WRONG_TYPE) and word in EXPECTED
+    expected = EXPECTED[word] if is_type else BOUNDS.get(kind)
+    if kind == "string_pattern_mismatch" and entry["ctx"]["pattern"] == NAME_PATTERN:
+        message = "a name has up to 63 letters, digits, - and _, and does not begin with -"
+    elif expected:
+        limits = entry.get("ctx", {}).items()
+        plain = {name: int(n) if isinstance(n, float) and n == n // 1 else n for name, n in limits}
+        message = f"{expected.format(**plain)} was expected"
+    else:
+        message = str(entry["msg"]).removeprefix("Value error, ")
+    # A model is the whole object: repeating it back helps nobody.
+    if isinstance(value, BaseModel):
+        return message
+    if isinstance(value, dict | list | tuple):
+        noun = "an object" if isinstance(value, dict) else "a list"
+        return f"{message}, but {noun} was given" if is_type else message
+    if not isinstance(value, str | int | float | bool | None):
+        return message
+    text = repr(value)
+    return f"{message}, but {text if len(text) <= 80 else f'{text[:77]}...'} was given"
 
 
 def _names_at(model: type[BaseModel] | None, location: Sequence[int | str]) -> list[str]:

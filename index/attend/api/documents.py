@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
-from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
 from attend.api.answers import Facets
 from attend.api.base import (
@@ -82,8 +82,7 @@ class DocumentRequest(Request):
     payload: dict[str, JsonValue] = Field(default_factory=dict)
     """Fields for filters and displays."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> DocumentRequest:
+    def check(self) -> None:
         for pair in (("text", "fields"), ("vector", "vectors")):
             if all(getattr(self, name) is not None for name in pair):
                 sentence = f"a document has {pair[0]} or {pair[1]}; both were given"
@@ -91,7 +90,6 @@ class DocumentRequest(Request):
         blank = [name for name, text in self.texts().items() if not text.strip()]
         if blank:
             raise ValueError(f"the text of {', '.join(blank)} is empty")
-        return self
 
     def texts(self) -> dict[str, str]:
         """Return the texts by field."""
@@ -156,13 +154,11 @@ class UpdateRequest(Request):
     """Merged into the stored payload as RFC 7396 has it: null removes a member, objects merge
     member by member, anything else replaces."""
 
-    @model_validator(mode="after")
-    def _changes_something(self) -> UpdateRequest:
+    def check(self) -> None:
         if not self.model_fields_set:
             raise WrongField(
                 "value", "a revision has a value, a payload or both; neither was given"
             )
-        return self
 
 
 class CollectionSettings(Request):
@@ -191,15 +187,13 @@ class CollectionSettings(Request):
     values: JsonValue = None
     """Declared value types, such as "number" or {"module": "category"}."""
 
-    @model_validator(mode="after")
-    def _encoder_or_vectors(self) -> CollectionSettings:
+    def check(self) -> None:
         if self.encoder is not None and self.dimension is not None:
             raise WrongField(
                 "encoder",
                 "a collection has an encoder (documents bring text) or a dimension "
                 "(documents bring vectors); both were given",
             )
-        return self
 
 
 class SettingsChange(Request):
@@ -215,11 +209,9 @@ class SettingsChange(Request):
     values: JsonValue = None
     """Declared value types, such as "number" or {"module": "category"}."""
 
-    @model_validator(mode="after")
-    def _changes_something(self) -> SettingsChange:
+    def check(self) -> None:
         if not self.model_fields_set:
             raise ValueError("name at least one setting to change")
-        return self
 
 
 class DeletionRequest(Request):
@@ -228,11 +220,9 @@ class DeletionRequest(Request):
     ids: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
     filter: Filter | None = None
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> DeletionRequest:
+    def check(self) -> None:
         if (self.ids is None) == (self.filter is None):
             raise WrongField("ids", "send exactly one of ids and filter")
-        return self
 
 
 CONSISTENCY = (

@@ -13,7 +13,6 @@ from pydantic import (
     Field,
     FiniteFloat,
     JsonValue,
-    model_validator,
 )
 
 from attend.api.base import (
@@ -101,8 +100,7 @@ class FeedbackDeletion(Request):
     all: bool = Field(False, strict=True)
     """True: everything, whatever it is about."""
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> FeedbackDeletion:
+    def check(self) -> None:
         named = [field is not None for field in (self.ids, self.documents, self.queries)]
         if sum(named) + self.all != 1:
             raise WrongField(
@@ -110,7 +108,6 @@ class FeedbackDeletion(Request):
                 "send exactly one of ids, documents, queries and all; "
                 '{"all": true} deletes all feedback',
             )
-        return self
 
 
 class FeedbackListing(Request):
@@ -165,11 +162,9 @@ class InteractionDeletion(Request):
     all: bool = False
     """All there are."""
 
-    @model_validator(mode="after")
-    def _says_which(self) -> InteractionDeletion:
+    def check(self) -> None:
         if self.all == (self.user is not None or self.documents is not None):
             raise WrongField("user", 'send user, documents or both; or "all": true alone')
-        return self
 
 
 class FeedbackAdded(Reply):

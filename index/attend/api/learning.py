@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from attend.api.base import MAX_DOCUMENTS, MAX_ROW, Reply, Request, WrongField
 from attend.api.feedback import FeedbackItem
@@ -70,8 +70,7 @@ class TrainRequest(Request):
     promote: bool = True
     """False: store what was learned, activate nothing."""
 
-    @model_validator(mode="after")
-    def _fields_are_used(self) -> TrainRequest:
+    def check(self) -> None:
         for name, objectives in FOR_OBJECTIVES.items():
             is_default = getattr(self, name) == TrainRequest.model_fields[name].default
             if self.objective not in objectives and not is_default:
@@ -86,7 +85,6 @@ class TrainRequest(Request):
                 f"parts are {', '.join(self.parts)}, but key offsets are learned together with "
                 f"matrices; add matrices, or leave offsets out",
             )
-        return self
 
 
 class RollbackRequest(Request):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
 from attend.api.base import (
     MAX_FIELDS,
@@ -79,10 +79,8 @@ class ExampleItem(Request):
     vector: Vector | None = None
     weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> ExampleItem:
+    def check(self) -> None:
         check_one(self, "an example", ("id", "text", "vector"))
-        return self
 
 
 class ProfileItem(Request):
@@ -95,13 +93,11 @@ class ProfileItem(Request):
     """Stands for the documents that have it in this field."""
     weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> ProfileItem:
+    def check(self) -> None:
         if (self.text is None) == (self.field is None):
             raise ValueError("a fact has a text, or a field with its value; give one of them")
         if (self.field is None) != (self.value is None):
             raise ValueError("a fact's field and value belong together; give both or neither")
-        return self
 
 
 AnyHistoryItem = Annotated[
@@ -180,8 +176,7 @@ class RecommendRequest(Request):
     projection: int | None = Field(None, ge=1, le=MAX_ROW)
     """A version instead of the active one."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> RecommendRequest:
+    def check(self) -> None:
         for name in OF_LISTS if self.target is not None else ():
             if getattr(self, name) != RecommendRequest.model_fields[name].default:
                 raise WrongField(
@@ -202,7 +197,6 @@ class RecommendRequest(Request):
                 f"k + offset is {listed}, but diversity reorders at most {MAX_DIVERSE} places; "
                 f"lower k, or leave out diversity",
             )
-        return self
 
 
 def query_of(example: ExampleItem) -> Query:

@@ -47,11 +47,9 @@ class QueryPart(Request):
     weight: FiniteFloat = Field(1.0, ge=-1e6, le=1e6)
     """Its share, relative to the others'; below zero it pushes away."""
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> QueryPart:
+    def check(self) -> None:
         if self.id is not None or (self.text is None and self.vector is None):
             check_one(self, "a part of a blend", ("text", "vector", "id"))
-        return self
 
 
 class MixturePart(QueryPart):
@@ -106,8 +104,7 @@ class Query(Request):
     """Several queries, each with its own attention; a document's weight is the weighted mean of its
     weights, and `explain` adds the share of each part."""
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Query:
+    def check(self) -> None:
         others = [self.id, self.ids, self.blend, self.mixture]
         if (self.text is None and self.vector is None) or others != [None] * 4:
             check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
@@ -115,7 +112,6 @@ class Query(Request):
             parts = getattr(self, name)
             if parts is not None and not any(part.weight for part in parts):
                 raise ValueError(f"every weight of the {name} is zero; give one that is not")
-        return self
 
     def parts(self) -> Sequence[QueryPart]:
         """Return the parts of the query; their absolute weights sum to one."""
@@ -158,12 +154,15 @@ MAX_COLLECTIONS = 32
 MAX_POINTS = 3000
 
 
-def _lexical(weight: object) -> object:
-    """Check the weight before the union is tried; in an address line everything is text."""
-    words = {"true": True, "on": True, "false": False, "off": False}
-    value = words.get(weight.lower(), weight) if isinstance(weight, str) else weight
+TRUTH = {"true": True, "on": True, "false": False, "off": False}
+"""Words for truth values in an address line, where everything is text."""
+
+
+def _lexical(weight: Any) -> object:
+    """Check the weight before the union is tried: its report would name both of its branches."""
+    value = TRUTH.get(weight.lower(), weight) if isinstance(weight, str) else weight
     try:
-        number = value if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        number = value if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = -1.0
     if 0 <= number <= MAX_LEXICAL:
@@ -178,7 +177,7 @@ LexicalWeight = Annotated[
 
 def _explained(value: object) -> object:
     """Check before the union is tried; in an address line everything is text."""
-    words = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+    words = {**TRUTH, "1": True, "0": False}
     value = words.get(value.lower(), value) if isinstance(value, str) else value
     if isinstance(value, bool) or value == "tokens":
         return value
@@ -278,8 +277,7 @@ class SearchOptions(Request):
     """Add logits and weights by head, the word scores, the rank without them, and the passage that
     matched; with "tokens" the share of each pair of tokens in the score besides."""
 
-    @model_validator(mode="after")
-    def _listed_are_attended(self) -> SearchOptions:
+    def check(self) -> None:
         names_page = {"k", "offset"} & self.model_fields_set
         if names_page and self.attend != "all" and self.k + self.offset > self.attend:
             raise WrongField(
@@ -297,7 +295,6 @@ class SearchOptions(Request):
             raise WrongField("cursor", "send a cursor or an offset, not both")
         if self.heads is not None and not math.fsum(self.heads) > 0:
             raise WrongField("heads", "heads must hold at least one weight above zero")
-        return self
 
 
 class SearchRequest(SearchOptions):
@@ -331,8 +328,8 @@ class AcrossRequest(SearchRequest):
     )
     """Their names, or aliases of them."""
 
-    @model_validator(mode="after")
-    def _known_across(self) -> AcrossRequest:
+    def check(self) -> None:
+        super().check()
         if self.cursor is not None:
             raise WrongField("cursor", "cursor is for one collection; leave it out across several")
         if self.group_by is not None and self.attend == "all":
@@ -340,7 +337,6 @@ class AcrossRequest(SearchRequest):
                 "group_by",
                 "group_by across several collections takes an attend that is a number; give one",
             )
-        return self
 
     def of_each(self) -> SearchRequest:
         """Return the search of each collection: as many hits as the page may take from it alone.
@@ -360,16 +356,20 @@ class BatchRequest(Request):
     """Add the logits and weights of every query over every document that filter and mask let pass;
     with {id: …} as queries, self-attention."""
 
-    @model_validator(mode="after")
-    def _bounded_together(self) -> BatchRequest:
-        masks = {mask.model_dump_json(): mask for mask in _present(self.searches, "mask")}
-        filters = {json.dumps(tree): tree for tree in _present(self.searches, "filter")}
+    def check(self) -> None:
+        searches = self.searches
+        masks = {one.mask.model_dump_json(): one.mask for one in searches if one.mask is not None}
+        filters = {json.dumps(one.filter): one.filter for one in searches}
+        hits = sum(one.k * (KEY_HITS if one.value == "@key" else 1) for one in searches)
+        queries = [one.query for one in searches]
+        parts = sum(len(query.ids or query.blend or query.mixture or ()) for query in queries)
+        masked = sum(len(mask.exclude) + len(mask.only or ()) for mask in masks.values())
         sums = (
-            ("hits (k)", sum(map(_hits, self.searches)), MAX_BATCH_HITS),
-            ("parts", sum(map(_parts, self.searches)), MAX_BATCH_PARTS),
-            ("ids in masks", sum(map(_masked, masks.values())), MAX_BATCH_MASKED),
+            ("hits (k)", hits, MAX_BATCH_HITS),
+            ("parts", parts, MAX_BATCH_PARTS),
+            ("ids in masks", masked, MAX_BATCH_MASKED),
             ("conditions", sum(map(_conditions, filters.values())), MAX_BATCH_CONDITIONS),
-            ("documents to rerank", sum(one.rerank for one in self.searches), MAX_BATCH_RERANK),
+            ("documents to rerank", sum(one.rerank for one in searches), MAX_BATCH_RERANK),
         )
         for noun, count, limit in sums:
             if count > limit:
@@ -378,26 +378,6 @@ class BatchRequest(Request):
                     f"taken; send several batches"
                 )
                 raise WrongField("searches", sentence)
-        return self
-
-
-def _present(searches: list[SearchRequest], field: str) -> list[Any]:
-    values = (getattr(search, field) for search in searches)
-    return [value for value in values if value is not None]
-
-
-def _hits(search: SearchRequest) -> int:
-    return search.k * (KEY_HITS if search.value == "@key" else 1)
-
-
-def _parts(search: SearchRequest) -> int:
-    """Count the parts of a query that has several."""
-    query = search.query
-    return len(query.ids or query.blend or query.mixture or ())
-
-
-def _masked(mask: Mask) -> int:
-    return len(mask.exclude) + len(mask.only or ())
 
 
 def _conditions(filter: JsonValue) -> int:

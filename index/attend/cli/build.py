@@ -12,8 +12,15 @@ from pydantic import BeforeValidator, Field
 from attend import encoder as encoders
 from attend.api.documents import CollectionSettings
 from attend.cli.configure import ChangeableOptions, warn_of_floor
-from attend.cli.formats import FormatOptions
-from attend.cli.options import Column, Target, model_options, on_collection, take
+from attend.cli.options import (
+    Column,
+    FormatOptions,
+    Target,
+    main,
+    model_options,
+    on_collection,
+    take,
+)
 from attend.cli.output import Bar, Problems, end, interrupted
 from attend.collection.collection import Collection
 from attend.core.progress import Counter
@@ -50,7 +57,7 @@ class BuildOptions(FormatOptions):
     """Change stored values, their types or ids where the sources or their fields are others."""
 
 
-@click.command("build")
+@main.command("build")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @on_collection
 @model_options(BuildOptions, "id", "text", "vector", "value")

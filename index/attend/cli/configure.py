@@ -9,7 +9,7 @@ import click
 from pydantic import Field
 
 from attend.api.base import Request
-from attend.cli.options import Target, model_options, on_collection, take
+from attend.cli.options import Target, main, model_options, on_collection, take
 from attend.cli.output import Bar, interrupted, plain
 from attend.keys.choose import LEAST_KEYS
 
@@ -71,7 +71,7 @@ def warn_of_floor(exact_below: int | None) -> None:
         )
 
 
-@click.command("configure")
+@main.command("configure")
 @on_collection
 @model_options(ChangeableOptions)
 def configure_command(target: Target, **options: Any) -> None:

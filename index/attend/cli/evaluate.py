@@ -1,4 +1,4 @@
-"""`attend evaluate`."""
+"""`attend evaluate`: measures of rankings and of recommendations, and two versions side by side."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from tqdm import tqdm
 
 from attend.api.answers import Recommended
 from attend.api.base import Request
+from attend.api.learning import ComparisonAnswer, QueryDifference
 from attend.api.search import SearchOptions
-from attend.cli.comparison import as_text, span
-from attend.cli.feedback import InteractionFile
+from attend.cli.learning import InteractionFile
 from attend.cli.options import (
+    FOLDER,
     VERSION,
     InputFile,
     Target,
     checked,
+    flags,
+    main,
     model_options,
     on_collection,
     present,
@@ -28,7 +31,6 @@ from attend.cli.options import (
 from attend.cli.output import table
 from attend.collection.collection import Collection
 from attend.core.liking import Liking, chosen_liking, is_liked
-from attend.core.types import QueryInput
 from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare
 from attend.measure.interactions import (
     CUT,
@@ -42,7 +44,6 @@ from attend.measure.interactions import evaluate as evaluate_recommendations
 from attend.measure.plots import check_installed, draw
 from attend.measure.rankings import (
     MEASURES,
-    Qrels,
     evaluate,
     judged_queries,
     read_qrels,
@@ -59,15 +60,9 @@ _OPTIONS = ("attend", "scorer", "pool", "lexical", "memory", "rerank", "projecti
 """Options of the searches whose rankings are measured."""
 
 
-class VersionType(click.ParamType[VersionName]):
-    """A projection version, or `active`."""
-
-    name = "version"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> VersionName:
-        return "active" if value == "active" else VERSION.convert(value, param, ctx)
+def version(text: Any) -> VersionName:
+    """Read a projection version, or `active`."""
+    return "active" if text == "active" else VERSION.convert(text, None, None)
 
 
 class EvaluationFiles(Request):
@@ -82,7 +77,7 @@ class EvaluationFiles(Request):
     cold: InputFile = None
     """With --interactions: ids of withheld documents, one in a line; only these are ranked, and
     they are removed from histories."""
-    plots: Annotated[Path | None, click.Path(file_okay=False, path_type=Path), "FOLDER"] = None
+    plots: Annotated[Path | None, FOLDER, "FOLDER"] = None
     """With --compare: write reliability.png and gains.png there."""
     measure: Annotated[str, click.Choice(list(MEASURES))] = MEASURE
     """With --compare: the measure by which queries gain and lose."""
@@ -90,7 +85,7 @@ class EvaluationFiles(Request):
     """With --compare: the number of most changed queries to list."""
 
 
-@click.command("evaluate")
+@main.command("evaluate")
 @on_collection
 @model_options(EvaluationFiles, "queries", "qrels")
 @model_options(InteractionFile)
@@ -99,7 +94,7 @@ class EvaluationFiles(Request):
     "--compare",
     "versions",
     nargs=2,
-    type=VersionType(),
+    type=version,
     metavar="A B",
     help="Two versions (numbers, or 'active'): the changes from A to B, and their queries.",
 )
@@ -127,8 +122,7 @@ def evaluate_command(target: Target, **options: Any) -> None:
         --compare 1 active --plots pictures
       attend evaluate --data library --interactions test.tsv --history train.tsv
     """
-    interactions = take(InteractionFile, options)
-    files = take(EvaluationFiles, options)
+    interactions, files = take(InteractionFile, options), take(EvaluationFiles, options)
     versions, options = options.pop("versions"), present(options)
     _check_options(files, interactions, versions, options)
     if files.plots is not None:
@@ -137,8 +131,9 @@ def evaluate_command(target: Target, **options: Any) -> None:
     if interactions:
         result, text = _evaluate_recommendations(collection, interactions, files, options)
     else:
-        encoding = interactions.encoding
-        result, text = _evaluate_rankings(collection, files, versions, encoding, options)
+        result, text = _evaluate_rankings(
+            collection, files, versions, interactions.encoding, options
+        )
     target.show(result, text)
 
 
@@ -149,20 +144,21 @@ def _check_options(
     options: Mapping[str, Any],
 ) -> None:
     """Raise UsageError for options that do not go together."""
-    named = files.model_dump(exclude_unset=True)
+    named = files.model_fields_set
+    judgements = named & {"queries", "qrels"}
     if versions and "projection" in options:
         raise click.UsageError("--compare names its versions itself; leave --projection out.")
-    of_comparisons = [f"--{name}" for name in ("plots", "measure", "examples") if name in named]
+    of_comparisons = flags(("plots", "measure", "examples"), files).replace(", ", " and ")
     if of_comparisons and not versions:
-        raise click.UsageError(f"{' and '.join(of_comparisons)} need a comparison; add --compare.")
-    judgements = named.keys() & {"queries", "qrels"}
-    if interactions and judgements:
-        raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
-    if not interactions and named.keys() & {"history", "cold"}:
+        raise click.UsageError(f"{of_comparisons} need a comparison; add --compare.")
+    if interactions:
+        if judgements:
+            raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
+    elif named & {"history", "cold"}:
         raise click.UsageError("--history and --cold go with --interactions; give it.")
-    if not interactions and len(judgements) < 2:
+    elif len(judgements) < 2:
         raise click.UsageError("Give --queries with --qrels, or --interactions.")
-    if not interactions and {"delimiter", "no_header"} & interactions.model_fields_set:
+    elif {"delimiter", "no_header"} & interactions.model_fields_set:
         raise click.UsageError("--delimiter and --no-header are about --interactions; give it.")
     checked(SearchOptions, options)
     if interactions and (versions or options.keys() - {"projection"}):
@@ -182,31 +178,17 @@ def _evaluate_rankings(
     queries = read_queries(files.queries, vectors=vectors, encoding=encoding)
     qrels = read_qrels(files.qrels, encoding)
     judged = judged_queries(queries, qrels)
-    if versions is not None:
-        return _compare(collection, judged, qrels, versions, files, options)
-    with _ranking(len(judged)) as bar:
-        evaluation = evaluate(collection, judged, qrels, on_progress=bar.update, **options)
-    _warn(evaluation.unknown_documents)
-    result, lines = _shown(evaluation.intervals())
-    result["queries"] = evaluation.queries
-    result["unknown_documents"] = evaluation.unknown_documents
-    return result, f"{table(lines)}\nIn brackets: 95 % intervals."
-
-
-def _compare(
-    collection: Collection,
-    queries: Mapping[str, QueryInput],
-    qrels: Qrels,
-    versions: tuple[VersionName, VersionName],
-    files: EvaluationFiles,
-    options: dict[str, Any],
-) -> tuple[dict[str, Any], str]:
-    """Rank the judged queries with both versions; return their comparison, also as text."""
+    if versions is None:
+        with _bar(len(judged), "query", "ranking") as bar:
+            evaluation = evaluate(collection, judged, qrels, on_progress=bar.update, **options)
+        unknown = evaluation.unknown_documents
+        _warn(unknown)
+        result, lines = _shown(evaluation.intervals())
+        result |= {"queries": evaluation.queries, "unknown_documents": unknown}
+        return result, f"{table(lines)}\nIn brackets: 95 % intervals."
     options |= {"by": files.measure, "examples": files.examples}
-    with _ranking(2 * len(queries)) as bar:
-        comparison = compare(
-            collection, queries, qrels, versions, on_progress=bar.update, **options
-        )
+    with _bar(2 * len(judged), "query", "ranking") as bar:
+        comparison = compare(collection, judged, qrels, versions, on_progress=bar.update, **options)
     _warn(comparison.unknown_documents)
     if comparison.disturbed:
         click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
@@ -216,8 +198,10 @@ def _compare(
     return comparison.json(), "\n\n".join([as_text(comparison), *written])
 
 
-def _ranking(queries: int) -> tqdm[Any]:
-    return tqdm(total=queries, unit="query", desc="ranking", file=sys.stderr, disable=None)
+def _bar(total: int, unit: str, stage: str | None = None) -> tqdm[Any]:
+    """Return a bar on stderr, which nobody sees where there is nothing to do."""
+    hidden = None if total else True
+    return tqdm(total=total, unit=unit, desc=stage, file=sys.stderr, disable=hidden)
 
 
 def _warn(unknown: int) -> None:
@@ -235,7 +219,13 @@ def _evaluate_recommendations(
     later = test.read(collection).entries
     stored = files.history is None
     earlier = _stored(collection) if stored else test.read(collection, files.history).entries
-    withheld = None if files.cold is None else _withheld(collection, files.cold)
+    withheld = None
+    if files.cold is not None:
+        ids = read_ids(files.cold)
+        withheld = list(collection.store.rows_of(ids))
+        if len(withheld) < len(ids):
+            unknown = len(ids) - len(withheld)
+            click.echo(f"{unknown} ids of {files.cold} are not in the collection.", err=True)
     liking = _liking(collection, test.liked_from, [*earlier, *later])
     click.echo(f"{test.interactions}: {liking}", err=True)
     protocol = protocol_of(later, earlier, withheld, liking.liked_from)
@@ -243,26 +233,20 @@ def _evaluate_recommendations(
     condition = None if withheld is None else {"@id": {"in": withheld}}
 
     def recommend(user: str, interactions: UserHistory) -> Sequence[str]:
-        likes = [is_liked(entry.value, liking.liked_from) for entry in interactions]
         history = [
-            {"id": entry.document, "weight": float(liked)}
-            for entry, liked in zip(interactions, likes, strict=True)
+            {"id": entry.document, "weight": float(is_liked(entry.value, liking.liked_from))}
+            for entry in interactions
         ]
         answer = collection.recommend(history=history, k=CUT, filter=condition, **options)
         assert isinstance(answer, Recommended)  # as no target was named
         return [hit.id for hit in answer.hits]
 
-    users = len(protocol.relevant)
-    with tqdm(total=users, unit="user", file=sys.stderr, disable=None) as bar:
+    with _bar(len(protocol.relevant), "user") as bar:
         evaluation = evaluate_recommendations(protocol, recommend, catalogue, bar.update)
     raters = numbers_by_user(
         entry for entry in later if withheld is None or entry.document in withheld
     )
-    # Interactions without numbers have no predictions to show the progress of.
-    hidden = not raters or None
-    with tqdm(
-        total=len(raters), unit="user", desc="predicting", file=sys.stderr, disable=hidden
-    ) as bar:
+    with _bar(len(raters), "user", "predicting") as bar:
         ratings = rating_errors(collection, protocol.histories, raters, bar.update)
     counts = {
         "users": len(evaluation.by_user),
@@ -270,16 +254,15 @@ def _evaluate_recommendations(
         "left_out": protocol.left_out,
         "ratings": 0 if ratings is None else len(ratings.errors),
     }
-    result, lines = _shown(
-        evaluation.intervals() | ({} if ratings is None else ratings.intervals())
-    )
+    intervals = evaluation.intervals() | ({} if ratings is None else ratings.intervals())
+    result, lines = _shown(intervals)
     lines += [
         ("coverage", f"{evaluation.coverage:.4f}"),
         ("novelty", f"{evaluation.novelty:.2f} bits"),
         *((name.replace("_", " "), str(count)) for name, count in counts.items()),
     ]
-    result["liked_from"] = liking.liked_from
-    result |= {"coverage": evaluation.coverage, "novelty": evaluation.novelty, **counts}
+    result |= {"liked_from": liking.liked_from, "coverage": evaluation.coverage}
+    result |= {"novelty": evaluation.novelty, **counts}
     return result, f"{table(lines)}\nIn brackets: 95 % intervals over users."
 
 
@@ -290,18 +273,7 @@ def _liking(
     if liked_from is not None:
         return Liking(liked_from, "set")
     stored = collection.store.liking()
-    return (
-        chosen_liking(as_numbers([e.value for e in entries])) if stored.source is None else stored
-    )
-
-
-def _withheld(collection: Collection, cold: Path) -> list[str]:
-    """Return the withheld documents that the collection has."""
-    ids = read_ids(cold)
-    rows = collection.store.rows_of(ids)
-    if len(rows) < len(ids):
-        click.echo(f"{len(ids) - len(rows)} ids of {cold} are not in the collection.", err=True)
-    return list(rows)
+    return stored if stored.source else chosen_liking(as_numbers([e.value for e in entries]))
 
 
 def _stored(collection: Collection) -> list[Interaction]:
@@ -320,3 +292,55 @@ def _shown(intervals: Mapping[str, Interval]) -> tuple[dict[str, Any], list[tupl
     bounds = {name: interval.bounds for name, interval in intervals.items()}
     lines = [(name, f"{value:.4f}  {span(bounds[name])}") for name, value in measures.items()]
     return {**measures, "intervals": bounds}, lines
+
+
+def span(bounds: Sequence[float] | None, sign: str = "") -> str:
+    """Write an interval as `[low, high]`."""
+    if bounds is None:
+        return "[one query]"
+    return f"[{bounds[0]:{sign}.4f}, {bounds[1]:{sign}.4f}]"
+
+
+def as_text(comparison: ComparisonAnswer) -> str:
+    """Write the table, then the queries that gained and lost most."""
+    before, after = comparison.before, comparison.after
+    versions = f"before (version {before.projection})", f"after (version {after.projection})"
+    rows: list[tuple[str, ...]] = [("", *versions, "after - before", "p")]
+    for name, difference in comparison.differences.items():
+        both = (f"{v.measures[name]:.4f} {span(v.intervals[name])}" for v in (before, after))
+        gain = f"{difference.mean:+.4f} {span(difference.interval, '+')}"
+        p = f"{difference.p:.4f}" if difference.p >= 0.0001 else "<0.0001"
+        rows.append((name, *both, gain, p))
+    errors = {
+        name: f"{before.reliability[name].ece:.4f} before, {after.reliability[name].ece:.4f} after"
+        for name in before.reliability
+    }
+    sections = [
+        f"{table(rows)}\nIn brackets: 95 % intervals. p: paired randomisation, two-sided.",
+        f"Expected calibration error of the best document's weight: {errors['weight']}; of the "
+        f"confidence: {errors['confidence']}.",
+        f"{comparison.measure}: {comparison.gained} of {comparison.queries} queries gained, "
+        f"{comparison.lost} lost, {comparison.unchanged} did not change.",
+    ]
+    lists = {"Gained most": comparison.most_gained, "Lost most": comparison.most_lost}
+    for title, queries in lists.items():
+        if queries:
+            sections.append(f"{title}:\n" + "\n".join(map(_query, queries)))
+    return "\n\n".join(sections)
+
+
+def _query(query: QueryDifference) -> str:
+    lines = [
+        f"  {query.query}  {query.before:.3f} -> {query.after:.3f} ({query.gain:+.3f})  "
+        f"{' '.join(query.text.split())}"
+    ]
+    sides = {"before": query.documents_before, "after": query.documents_after}
+    for name, documents in sides.items():
+        for rank, document in enumerate(documents, start=1):
+            grade = "not judged" if document.grade is None else f"grade {document.grade:g}"
+            label = name if rank == 1 else ""
+            line = f"    {label:<6} {rank}  {document.id} ({grade})  {document.text}"
+            lines.append(line.rstrip())
+        if not documents:
+            lines.append(f"    {name:<6} nothing")
+    return "\n".join(lines)

@@ -5,16 +5,27 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
-from attend.cli.options import VERSION, JsonType, Target, on_collection
-from attend.cli.output import Bar
+from attend.api.base import Request
+from attend.cli.options import (
+    FILE,
+    VERSION,
+    InputFile,
+    JsonType,
+    Target,
+    flags,
+    main,
+    model_options,
+    on_collection,
+    take,
+)
+from attend.cli.output import Bar, counted
 from attend.core.errors import AttendError
 from attend.exchange import (
     BackupContents,
-    MissingPart,
     export_documents,
     export_model,
     export_weights,
@@ -27,47 +38,35 @@ from attend.exchange import (
 FORMS = ("sentence_transformers", "safetensors", "snapshot", "jsonl")
 """The formats of an export; a command writes exactly one."""
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+
+class ExportOptions(Request):
+    """The files of an export, of which a command names one, and what goes into it."""
+
+    projection: Annotated[int | None, VERSION] = None
+    """Version to export.  [default: the active one]"""
+    sentence_transformers: Annotated[Path | None, click.Path(path_type=Path)] = None
+    """Folder for a model of that library: the encoder, then W_Q and W_K."""
+    safetensors: Annotated[Path | None, click.Path(path_type=Path)] = None
+    """File for the projection's own bytes."""
+    snapshot: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path)] = None
+    """File for everything: all collections, or the one that --collection names."""
+    jsonl: Annotated[Path | None, click.Path(dir_okay=False, allow_dash=True, path_type=Path)] = (
+        None
+    )
+    """File for the documents as JSON lines, which `attend build` reads; - for stdout."""
+    filter: Annotated[dict[str, Any] | None, JsonType(dict)] = None
+    """With --jsonl: only the documents that pass, such as {"year": {"lt": 1900}}."""
+    force: bool = False
+    """Replace an existing file or folder."""
 
 
-@click.command("export")
+@main.command("export")
 @on_collection
-@click.option("--projection", type=VERSION, help="Version to export.  [default: the active one]")
-@click.option(
-    "--sentence-transformers",
-    type=click.Path(path_type=Path),
-    help="Folder for a model of that library: the encoder, then W_Q and W_K.",
-)
-@click.option(
-    "--safetensors", type=click.Path(path_type=Path), help="File for the projection's own bytes."
-)
-@click.option(
-    "--snapshot",
-    type=_FILE,
-    help="File for everything: all collections, or the one that --collection names.",
-)
-@click.option(
-    "--jsonl",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="File for the documents as JSON lines, which `attend build` reads; - for stdout.",
-)
-@click.option(
-    "--filter",
-    type=JsonType(dict),
-    metavar="JSON",
-    help='With --jsonl: only the documents that pass, such as {"year": {"lt": 1900}}.',
-)
+@model_options(ExportOptions)
 @click.option(
     "--without-index", is_flag=True, expose_value=False, hidden=True, help="As is always done now."
 )
-@click.option("--force", is_flag=True, help="Replace an existing file or folder.")
-def export_command(
-    target: Target,
-    projection: int | None,
-    filter: dict[str, Any] | None,
-    force: bool,
-    **paths: Path | None,
-) -> None:
+def export_command(target: Target, **options: Any) -> None:
     """Write a version's matrices for other libraries, the documents, or a backup of everything.
 
     A backup and the documents are of one moment, and a server may write meanwhile. --jsonl writes
@@ -83,74 +82,65 @@ def export_command(
       attend export --data library --snapshot library.tar
       attend export --data library --jsonl documents.jsonl
     """
-    forms = {form: path for form in FORMS if (path := paths[form]) is not None}
+    export = take(ExportOptions, options)
+    forms = {form: path for form in FORMS if (path := getattr(export, form)) is not None}
     if len(forms) != 1:
-        flags = ", ".join(f"--{form.replace('_', '-')}" for form in FORMS)
-        raise click.UsageError(f"Give one of {flags}: the form to write.")
+        raise click.UsageError(f"Give one of {flags(FORMS)}: the form to write.")
     ((form, path),) = forms.items()
-    if filter is not None and form != "jsonl":
+    if export.filter is not None and form != "jsonl":
         raise click.UsageError("--filter selects documents: give it with --jsonl.")
-    if projection is not None and form in ("snapshot", "jsonl"):
+    if export.projection is not None and form in ("snapshot", "jsonl"):
         raise click.UsageError(f"--projection selects a version, and --{form} has none or all.")
     if form == "snapshot":
-        _save(target, path, force=force)
+        library, names = target.library(), target.named()
+        with Bar() as bar:
+            contents = save_backup(library, path, names, force=export.force, on_progress=bar)
+        text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
+        target.show({"snapshot": str(path), **contents.json()}, text)
     elif form == "jsonl":
-        _write_documents(target, path, filter, force=force)
-    elif form == "safetensors":
-        weights = export_weights(target.collection(), path, version=projection, force=force)
-        result: dict[str, Any] = {
-            "projection": weights.version,
-            "safetensors": str(weights.file),
-            "fingerprint": weights.fingerprint,
-        }
-        text = f"Projection {weights.version} is in {weights.file}."
-        _show_export(target, result, text, weights.cannot_travel)
+        _write_documents(target, path, export)
     else:
-        model = export_model(target.collection(), path, version=projection, force=force)
-        result = {
-            "projection": model.version,
-            "sentence_transformers": str(model.folder),
-            "dimensions": model.dimensions,
-            "similarity": model.similarity,
-            "difference": model.difference,
-        }
-        text = (
-            f"Projection {model.version} is a sentence-transformers model in {model.folder}; its "
-            f"scores differ by at most {model.difference:.1e} from float32 here."
-        )
-        _show_export(target, result, text, model.cannot_travel)
+        _write_version(target, form, path, export)
 
 
-def _write_documents(
-    target: Target, path: Path, filter: dict[str, Any] | None, *, force: bool
-) -> None:
+def _write_documents(target: Target, path: Path, export: ExportOptions) -> None:
     collection = target.collection()
     if str(path) == "-":
         if target.as_json:
             raise click.UsageError("--json and --jsonl - would both write to stdout; name a file.")
-        write_documents(collection, sys.stdout.buffer, filter)
+        write_documents(collection, sys.stdout.buffer, export.filter)
         return
     with Bar() as bar:
-        count = export_documents(collection, path, filter, force=force, on_progress=bar)
-    documents = "1 document is" if count == 1 else f"{count} documents are"
+        count = export_documents(
+            collection, path, export.filter, force=export.force, on_progress=bar
+        )
+    documents = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}"
     result = {"jsonl": str(path), "collection": collection.name, "documents": count}
     target.show(result, f"{documents} in {path} ({path.stat().st_size:,} bytes).")
 
 
-def _show_export(
-    target: Target, result: dict[str, Any], text: str, leftovers: list[MissingPart]
-) -> None:
-    result["cannot_travel"] = [leftover._asdict() for leftover in leftovers]
-    lines = [f"  {'*' if leftover.in_use else ' '} {leftover.sentence()}" for leftover in leftovers]
+def _write_version(target: Target, form: str, path: Path, export: ExportOptions) -> None:
+    """Write a version as one of two forms, and print what of it cannot be exported."""
+    collection, version, force = target.collection(), export.projection, export.force
+    if form == "safetensors":
+        weights = export_weights(collection, path, version=version, force=force)
+        parts = weights.cannot_travel
+        result: dict[str, Any] = {"projection": weights.version, form: str(weights.file)}
+        result["fingerprint"] = weights.fingerprint
+        text = f"Projection {weights.version} is in {weights.file}."
+    else:
+        model = export_model(collection, path, version=version, force=force)
+        parts = model.cannot_travel
+        result = {"projection": model.version, form: str(model.folder)}
+        result |= {name: getattr(model, name) for name in ("dimensions", "similarity")}
+        result["difference"] = model.difference
+        text = (
+            f"Projection {model.version} is a sentence-transformers model in {model.folder}; its "
+            f"scores differ by at most {model.difference:.1e} from float32 here."
+        )
+    result["cannot_travel"] = [part._asdict() for part in parts]
+    lines = [f"  {'*' if part.in_use else ' '} {part.sentence()}" for part in parts]
     target.show(result, "\n".join([text, "Not exported (* is in use here):", *lines]))
-
-
-def _save(target: Target, path: Path, *, force: bool) -> None:
-    with Bar() as bar:
-        library, names = target.library(), target.named()
-        contents = save_backup(library, path, names, force=force, on_progress=bar)
-    text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
-    target.show({"snapshot": str(path), **contents.json()}, text)
 
 
 def _counted(contents: BackupContents) -> str:
@@ -161,17 +151,19 @@ def _counted(contents: BackupContents) -> str:
     return f"{len(contents.collections)} collections, {listed or 'none'},"
 
 
-@click.command("import")
+class ImportOptions(Request):
+    """What to import, beside the file of a version."""
+
+    snapshot: InputFile = None
+    """A backup to restore: all its collections, or the one that --collection names."""
+    activate: bool = False
+    """Answer with it from now on."""
+
+
+@main.command("import")
 @on_collection
-@click.argument(
-    "source", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-@click.option(
-    "--snapshot",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A backup to restore: all its collections, or the one that --collection names.",
-)
-@click.option("--activate", is_flag=True, help="Answer with it from now on.")
+@click.argument("source", required=False, type=FILE)
+@model_options(ImportOptions)
 def import_command(
     target: Target, source: Path | None, snapshot: Path | None, activate: bool
 ) -> None:

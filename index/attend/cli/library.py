@@ -1,24 +1,37 @@
-"""`attend info`, `verify`, `alias` and `projections`: looking at a library and managing it."""
+"""`attend info`, `alias`, `verify`, `projections`, `drop`, `delete` and `reindex`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from pydantic import Field
 
-from attend.cli.options import FILE, VERSION, Target, on_collection, on_library
-from attend.cli.output import plain, table
-from attend.collection.data import Data
+from attend.api.base import Request
+from attend.api.documents import DeletionRequest
+from attend.cli.options import (
+    FILE,
+    VERSION,
+    JsonType,
+    Target,
+    checked,
+    main,
+    model_options,
+    on_collection,
+    on_library,
+    take,
+)
+from attend.cli.output import Bar, confirm, counted, interrupted, plain, table
 from attend.collection.verify import Verified, together, unopened, verify
 from attend.core.errors import Damaged
 from attend.projection import Projection
 from attend.store import ROLES, Role, StoredProjection
 
 
-@click.command("info")
+@main.command("info")
 @on_collection
 @click.option("--all", "all_fields", is_flag=True, help="Also what is not set, and capabilities.")
 def info_command(target: Target, all_fields: bool) -> None:
@@ -42,7 +55,7 @@ def info_command(target: Target, all_fields: bool) -> None:
     target.show(info, table(row for row in rows if all_fields or row[1] != "-"))
 
 
-@click.command("alias")
+@main.command("alias")
 @click.argument("alias", required=False)
 @click.argument("collection", required=False)
 @on_library
@@ -69,7 +82,7 @@ def alias_command(target: Target, alias: str | None, collection: str | None, del
     target.show({"aliases": aliases}, listing if aliases else "There are no aliases.")
 
 
-@click.command("verify")
+@main.command("verify")
 @on_collection
 @click.option("--repair", "--mend", "repair", is_flag=True, help="Rebuild derived data.")
 def verify_command(target: Target, repair: bool) -> None:
@@ -84,7 +97,12 @@ def verify_command(target: Target, repair: bool) -> None:
     """
     library = target.library()
     names = target.named() or library.names() or [target.name]
-    reports = {name: _verified(library, name, repair) for name in names}
+    reports: dict[str, Verified] = {}
+    for name in names:
+        try:
+            reports[name] = verify(library.collection(name), mend=repair)
+        except Damaged as error:  # what cannot be opened is a finding too
+            reports[name] = unopened(error)
     if len(reports) == 1:
         (report,) = reports.values()
         target.show(report.json(), "\n".join(_findings(report, repair)))
@@ -99,14 +117,6 @@ def verify_command(target: Target, repair: bool) -> None:
         target.show({**report.json(), "collections": listed}, "\n".join(lines))
     if report.left:
         raise SystemExit(1)
-
-
-def _verified(library: Data, name: str, repair: bool) -> Verified:
-    try:
-        return verify(library.collection(name), mend=repair)
-    # What cannot be opened is a finding too.
-    except Damaged as error:
-        return unopened(error)
 
 
 def _findings(report: Verified, repair: bool) -> Iterator[str]:
@@ -125,7 +135,7 @@ def _findings(report: Verified, repair: bool) -> Iterator[str]:
         yield "Run it with --repair to rebuild what can be rebuilt."
 
 
-@click.group("projections", invoke_without_command=True)
+@main.group("projections", invoke_without_command=True)
 @on_collection
 @click.pass_context
 def projections_group(context: click.Context, target: Target) -> None:
@@ -149,23 +159,14 @@ def projections_group(context: click.Context, target: Target) -> None:
 
 
 def _cells(version: StoredProjection) -> tuple[object, ...]:
-    return (
-        "*" if version.active else "",
-        version.version,
-        version.role,
-        version.kind,
-        version.created,
-        version.fingerprint[:12],
-        plain(version.parent),
-        _evidence(version.report),
-    )
-
-
-def _evidence(report: Mapping[str, Any]) -> str:
-    """Return the first measure of the training that produced a version, before and after."""
-    before, after = report.get("before") or {}, report.get("after") or {}
+    """Return the cells of a version, with the first measure of its training before and after."""
+    before, after = version.report.get("before") or {}, version.report.get("after") or {}
     measure = next((name for name in before if name in after), None)
-    return "" if measure is None else f"{measure} {before[measure]:.3f} -> {after[measure]:.3f}"
+    return (
+        *("*" if version.active else "", version.version, version.role, version.kind),
+        *(version.created, version.fingerprint[:12], plain(version.parent)),
+        f"{measure} {before[measure]:.3f} -> {after[measure]:.3f}" if measure else "",
+    )
 
 
 @projections_group.command("activate")
@@ -229,3 +230,143 @@ def add_command(target: Target, file: Path) -> None:
 def _show_added(target: Target, version: int) -> None:
     text = f"Projection {version} is stored; 'activate {version}' makes it answer."
     target.show({"projection": version, "active": False}, text)
+
+
+yes_option = click.option("--yes", is_flag=True, help="Delete without a question, as in scripts.")
+
+
+class DeletionOptions(Request):
+    """The documents to delete."""
+
+    ids: Annotated[list[str], "ID"] = Field([])
+    """A document to delete; repeatable."""
+    filter: Annotated[dict[str, Any] | None, JsonType(dict)] = None
+    """Delete the documents that pass, such as {"year": {"lt": 1900}}; or a file of it."""
+
+
+@main.command("drop")
+@click.argument("collection")
+@on_library
+@yes_option
+def drop_command(target: Target, collection: str, yes: bool) -> None:
+    """Delete COLLECTION with its documents, feedback and versions.
+
+    Servers that run answer 404 for it from the next request on. An alias of it must be deleted or
+    pointed elsewhere first. `attend export --snapshot` makes a backup.
+
+    \b
+    Example:
+      attend drop books --data library
+      attend drop books --data library --yes
+    """
+    library = target.library()
+    opened = library.collection(collection)
+    library.check_droppable(collection)
+    documents, _ = opened.store.counts()
+    size = counted(documents, "document")
+    confirm(f"Delete the collection {collection!r} with {size}?", yes)
+    library.drop(collection)
+    text = f"The collection {collection!r} with {size} was deleted."
+    target.show({"collection": collection, "documents": documents, "dropped": True}, text)
+
+
+@main.command("delete")
+@on_collection
+@model_options(DeletionOptions)
+@yes_option
+def delete_command(target: Target, yes: bool, **options: Any) -> None:
+    """Delete documents by their ids or by a filter, all or none.
+
+    Feedback about them is deleted, too. Unknown ids are passed over. `attend drop` deletes a whole
+    collection.
+
+    \b
+    Example:
+      attend delete --data library --id moby-dick --id emma
+      attend delete --data library --filter '{"year": {"lt": 1900}}' --yes
+    """
+    selection = take(DeletionOptions, options)
+    ids, filter = selection.ids, selection.filter
+    if bool(ids) == (filter is not None):
+        raise click.UsageError("Give either --id or --filter: the documents to delete.")
+    checked(DeletionRequest, selection.model_dump(exclude_unset=True))
+    collection = target.collection()
+    if filter is None:
+        documents = len(collection.store.rows_of(ids))
+    else:
+        page = collection.page(filter, limit=0)
+        documents = page.total
+        for hint in page.hints or ():
+            click.echo(hint, err=True)
+    if documents:
+        named = counted(documents, "document")
+        confirm(f"Delete {named} of the collection {collection.name!r}?", yes)
+    deleted = collection.delete(ids) if filter is None else collection.delete_matching(filter)
+    left, _ = collection.store.counts()
+    result = {"collection": collection.name, "deleted": deleted, "documents": left}
+    text = f"{collection.name}: {counted(deleted, 'document')} deleted, {left} left."
+    target.show(result, text)
+
+
+@main.command("reindex")
+@on_collection
+@click.option("--encoder", metavar="NAME", help="Model name or folder of the new encoder.")
+@click.option("--rollback", is_flag=True, help="Answer with the encoder before again.")
+@click.option("--force", is_flag=True, help="Switch whatever the comparison says.")
+def reindex_command(target: Target, encoder: str | None, rollback: bool, force: bool) -> None:
+    """Change the encoder of a collection while it goes on answering.
+
+    Encodes all texts beside the index in use, with all values, payloads, examples and interactions,
+    and what is written meanwhile. Then both are compared on the stored examples: the new encoder
+    answers if its gain is significant and a loss is ruled out, or with --force; with fewer than 20
+    questions, which are too few to tell, it answers. The encoder before is kept for --rollback,
+    with the versions that were learned for it, which are named. If a run is interrupted, rerun the
+    command to resume it.
+
+    Exit status: 0 if the collection switched, 1 if it did not.
+
+    \b
+    Example:
+      attend reindex --data library --encoder ./models/multilingual
+      attend reindex --data library --rollback
+    """
+    if rollback == (encoder is not None):
+        raise click.UsageError("Give --encoder, or --rollback alone.")
+    if rollback and force:
+        raise click.UsageError("--force goes with --encoder: a rollback compares nothing.")
+    from attend.write import reindex  # here: torch takes seconds to import
+
+    library = target.library()
+    try:
+        with Bar() as bar:
+            if encoder is None:
+                result = reindex.rollback(library, target.name, on_stage=bar)
+            else:
+                result = reindex.reindex(library, target.name, encoder, force=force, on_stage=bar)
+    except KeyboardInterrupt:
+        now = library.collection(target.name).settings.encoder
+        interrupted(f"the collection answers with {now}. To go on, run the same command again.")
+    target.show(asdict(result), _as_text(asdict(result)))
+    if not result.switched:
+        raise SystemExit(1)
+
+
+def _as_text(result: Mapping[str, Any]) -> str:
+    rows = [
+        (name, f"{split['before']:.3f}", f"{split['after']:.3f}", f"{split['p']:.4f}")
+        for name, split in result["comparison"].items()
+    ]
+    verb = "answers with" if result["switched"] else "still answers with"
+    lines = [f"{result['collection']} {verb} {result['encoder']}. {result['reason']}"]
+    if rows:
+        lines += ["", table([("", "before", "after", "p"), *rows], right=True), ""]
+    way = (
+        "'attend reindex --rollback' goes back" if result["switched"] else "--force switches to it"
+    )
+    lines += [f"{result['spare']} keeps {result['previous']}; {way}.", *result["left"]]
+    lines.append(
+        f"{result['documents']} documents, {result['examples']} examples, "
+        f"{result['interactions']} interactions; {result['encoded']} texts encoded in "
+        f"{result['seconds']:.1f} s."
+    )
+    return "\n".join(lines)

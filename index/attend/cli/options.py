@@ -1,8 +1,13 @@
-"""Options that commands share, each declared once: here, or by the field of a request's model."""
+"""The group of all commands, and the options that they share.
+
+An option is declared once: here, or by the field of a request's model.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -11,19 +16,24 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
+from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
+from attend import __version__
 from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, descriptions, parse
-from attend.cli.output import shortened
+from attend.cli.output import fail, interrupted, quoted
 from attend.collection.collection import Collection
 from attend.collection.data import Data, is_address
-from attend.core.errors import InvalidRequest
+from attend.core.errors import AttendError, InvalidRequest, UnknownCollection
 from attend.encoder import load
+from attend.source import TableFormat
+from attend.source.files import delimiter_of, encoding_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Fields = TypeVar("Fields", bound=Request)
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 VERSION = click.IntRange(1, MAX_ROW)
 
 TARGET = "attend.target"
@@ -81,27 +91,53 @@ class Target:
         click.echo(json.dumps(result, ensure_ascii=False) if self.as_json else text)
 
 
-def _check_engine(
-    _context: click.Context, _option: click.Parameter, address: str | None
-) -> str | None:
-    if address is not None and not is_address(address):
-        raise click.BadParameter(f"{address!r} is not an address such as milvus://127.0.0.1:19530.")
-    return address
+class Commands(click.Group):
+    """A group whose commands fail with a sentence instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UnknownCollection as error:
+            target = ctx.meta[TARGET]
+            fail(UnknownCollection(f"{error} {target.advice()}"))
+        except (AttendError, OSError, sqlite3.Error) as error:
+            fail(error)
+        except KeyboardInterrupt:
+            interrupted("completed steps are stored, and everything else is unchanged.")
+
+
+@click.group(cls=Commands, context_settings={"max_content_width": 100})
+@click.version_option(__version__, prog_name="attend")
+def main() -> None:
+    """Find documents by their meaning, answer with their values, and learn from feedback.
+
+    Begin with `build`, `search` and `serve`; the folder of --data has everything that is stored.
+
+    Exit status: 0 success, 1 failure, 2 usage error, 3 done, but some rows were rejected,
+    130 interrupted.
+
+    \b
+    Example:
+      attend build books.csv --data library
+      attend search "a whale hunt" --data library
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+
+
+def _address(text: str) -> str:
+    if not is_address(text):
+        raise click.BadParameter(f"{text!r} is not an address such as milvus://127.0.0.1:19530.")
+    return text
 
 
 _LIBRARY = (
-    click.option(
-        "--data",
-        "folder",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="The data folder.",
-    ),
+    click.option("--data", "folder", type=FOLDER, help="The data folder."),
     click.option(
         "--engine",
         metavar="URL",
         envvar="ATTEND_ENGINE",
         show_envvar=True,
-        callback=_check_engine,
+        type=_address,
         help="Where collections live instead: milvus://HOST:PORT/LIBRARY.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
@@ -176,22 +212,16 @@ class JsonType(click.ParamType[Any]):
             name, _, operand = value.partition("=")
             meant = json.dumps({name.strip(): operand.strip()}, ensure_ascii=False)
             example = f" Did you mean '{meant}'?" if operand and "{" not in value else ""
-            self.fail(f"{shortened(value)} is not valid JSON{file} ({error}).{example}", param, ctx)
+            self.fail(f"{quoted(value)} is not valid JSON{file} ({error}).{example}", param, ctx)
         if self._kind is not None and not isinstance(content, self._kind):
             noun = "list" if self._kind is list else "object"
-            self.fail(f"{shortened(value)} holds no JSON {noun}.", param, ctx)
+            self.fail(f"{quoted(value)} holds no JSON {noun}.", param, ctx)
         return content
 
 
-class NumberOrWord(click.ParamType[int | str]):
-    """A whole number, or a word that the request checks."""
-
-    name = "number"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        return int(value) if isinstance(value, str) and value.isdecimal() else value
+def number(text: str) -> int | str:
+    """Read a whole number, or a word that the request checks."""
+    return int(text) if text.isdecimal() else text
 
 
 def model_options(model: type[Request], *names: str) -> Callable[[Command], Command]:
@@ -220,7 +250,7 @@ def _option(name: str, field: FieldInfo, text: str | None) -> Callable[[Command]
     elif any(get_origin(kind) is dict for kind in kinds):
         settings["type"], settings["metavar"] = JsonType(), "JSON"
     elif int in kinds and len(kinds) > 1:
-        settings["type"] = NumberOrWord()
+        settings["type"] = number
     elif len(kinds) == 1:
         kind = next(iter(get_args(kinds[0])), kinds[0]) if is_list else kinds[0]
         choices = [item for item in _plain_types(kind) if get_origin(item) is Literal]
@@ -258,6 +288,16 @@ def present(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def flags(names: Iterable[str], options: Request | None = None) -> str:
+    """Return the flags of some options, or of those of them that the command line has.
+
+    >>> flags(["label_column", "eta"])
+    '--label-column, --eta'
+    """
+    named = [name for name in names if options is None or name in options.model_fields_set]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in named)
+
+
 def checked(model: type[Fields], fields: Mapping[str, Any]) -> Fields:
     """Return the fields of a command line as a model; raise UsageError if they are not valid."""
     try:
@@ -270,3 +310,22 @@ def take(model: type[Fields], options: dict[str, Any]) -> Fields:
     """Remove a model's options from those of a command, and return them as the model."""
     taken = {name: options.pop(name) for name in model.model_fields}
     return checked(model, present(taken))
+
+
+# -- options of text files -------------------------------------------------------------------------
+
+
+class FormatOptions(Request):
+    """The format of text files, where it is not to be detected."""
+
+    delimiter: Annotated[str | None, "C", AfterValidator(delimiter_of)] = None
+    """The character between the cells of a table, such as ';' or tab; else detected. With it, a
+    file of any ending is a table."""
+    encoding: Annotated[str | None, "NAME", AfterValidator(encoding_of)] = None
+    """The encoding of text files, such as cp1252 or utf-16; else detected."""
+    no_header: bool = False
+    """The first line of a table is a row; its columns are column_1, column_2 and so on."""
+
+    def format(self) -> TableFormat:
+        """Return the options as `open_source` takes them."""
+        return TableFormat(self.delimiter, self.encoding, header=not self.no_header)

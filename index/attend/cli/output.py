@@ -24,13 +24,22 @@ INTERRUPTED = 130
 """128 and the number of SIGINT: the exit status of a program that Ctrl-C ended."""
 
 
-def shortened(text: str) -> str:
+def quoted(text: str) -> str:
     """Quote the beginning of a text for an error.
 
-    >>> shortened("[1, 2")
+    >>> quoted("[1, 2")
     "'[1, 2'"
     """
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "row"), counted(2, "row")
+    ('1 row', '2 rows')
+    """
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def fail(error: Exception) -> NoReturn:
@@ -83,8 +92,7 @@ class Problems:
     def summary(self) -> None:
         """Print the number of rows, if there are any."""
         if self._count:
-            rows = "1 row" if self._count == 1 else f"{self._count} rows"
-            click.echo(f"{rows} could not be used.", err=True)
+            click.echo(f"{counted(self._count, 'row')} could not be used.", err=True)
 
 
 def plain(value: Json) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import click
+from pydantic import Field
 
-from attend.api.answers import Answer, Hit, MemoryShare, Predicted, Recommendation, Recommended
+from attend.api.answers import Answer, Hit, Predicted, Recommendation, Recommended, shortened
+from attend.api.base import Request
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchOptions
-from attend.cli.options import JsonType, Target, model_options, on_collection, present
-from attend.cli.output import rounded, shortened
+from attend.cli.options import JsonType, Target, main, model_options, on_collection, present, take
+from attend.cli.output import quoted, rounded
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest
 from attend.core.types import Json
@@ -35,45 +37,55 @@ LEAST_SHARE = 0.05
 _INDENT = " " * 14
 
 
-class ListRow(NamedTuple):
-    """A hit of a list.
+class OtherQueries(Request):
+    """What a search may have beside or instead of QUERY."""
 
-    Attributes:
-        text: the passage that matched, or the document's text.
-        group: what follows the value.
-        reasons: printed below the text.
-    """
-
-    hit: Hit | Recommendation
-    text: str
-    group: str = ""
-    reasons: str = ""
+    likes: Annotated[list[str], "ID"] = Field([])
+    """More like this document; repeatable."""
+    vector: Annotated[Any, JsonType(list), "V"] = None
+    """Query vector: a JSON list of numbers, or a file that holds one."""
 
 
-@click.command("search")
+class UserOptions(Request):
+    """What the command line tells of a user, in place of the lists of a request."""
+
+    likes: Annotated[list[str], "ID"] = Field([])
+    """More like it; repeatable."""
+    unlikes: Annotated[list[str], "ID"] = Field([])
+    """Less like it; repeatable."""
+    facts: Annotated[list[str], "TEXT|F=V"] = Field([])
+    """A part of the user's profile: a text, or a field with its value; repeatable."""
+    targets: Annotated[list[str], "ID"] = Field([])
+    """Predict the user's value of it from the values of the history; repeatable."""
+    with_seen: bool = False
+    """Also list documents of the user's history."""
+    request: Annotated[dict[str, Any] | None, JsonType(dict)] = None
+    """The whole request as HTTP takes it (weights, values, times, vectors), or a file of it."""
+
+    def fields(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Return the fields of a request: those of --request, then the others."""
+        lists = {"positive": self.likes, "negative": self.unlikes, "target": self.targets}
+        request = self.request or {}
+        fields = request | {name: items for name, items in lists.items() if items}
+        if self.facts:
+            fields["facts"] = [_fact(fact) for fact in self.facts]
+        if self.with_seen:
+            fields["exclude_seen"] = False
+        if ids:
+            fields["history"] = [*request.get("history", []), *ids]
+        return fields
+
+
+@main.command("search")
 @click.argument("query", required=False)
 @on_collection
 @model_options(SearchOptions, "k", "mode", "value", "attend", "filter", "temperature", "scorer")
 @model_options(SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection")
 @model_options(SearchOptions, "memory", "rerank")
-@click.option(
-    "--like", "ids", multiple=True, metavar="ID", help="More like this document; repeatable."
-)
-@click.option(
-    "--vector",
-    type=JsonType(list),
-    metavar="V",
-    help="Query vector: a JSON list of numbers, or a file that holds one.",
-)
+@model_options(OtherQueries)
 @model_options(SearchOptions, "include", "fields", "offset", "min_score", "group_by", "facets")
 @model_options(SearchOptions, "highlight", "cursor")
-def search_command(
-    target: Target,
-    query: str | None,
-    vector: list[Any] | None,
-    ids: tuple[str, ...],
-    **options: Any,
-) -> None:
+def search_command(target: Target, query: str | None, **options: Any) -> None:
     """Search documents.
 
     QUERY is text, or a JSON list of numbers for a collection of vectors. --vector takes its
@@ -87,11 +99,13 @@ def search_command(
       attend search "[0.1, 0.7]" --data library --collection vectors
       attend search --vector query.json --data library --collection vectors
     """
+    others = take(OtherQueries, options)
+    vector = others.vector
     if vector is not None and as_vector(vector) is None:
         raise click.UsageError(
-            f"--vector is {shortened(str(vector))}, but a list of finite numbers is expected."
+            f"--vector is {quoted(str(vector))}, but a list of finite numbers is expected."
         )
-    if query is None and vector is None and not ids:
+    if query is None and vector is None and not others.likes:
         raise click.UsageError("Give a QUERY, a --vector, or --like with the id of a document.")
     collection = target.collection()
     request: Any = vector
@@ -99,9 +113,11 @@ def search_command(
         both = {"text": query, "vector": vector}
         request = _parsed_query(query, collection) if vector is None else both
     if request is None:
-        blend: Any = {"ids": list(ids)}
+        blend: Any = {"ids": others.likes}
+    elif others.likes:
+        blend = {"blend": [request, *({"id": id} for id in others.likes)]}
     else:
-        blend = {"blend": [request, *({"id": id} for id in ids)]} if ids else request
+        blend = request
     if isinstance(request, str):
         collection.encoder()  # loaded now: took_ms is the time of the search
     answer = collection.search(blend, explain=True, **present(options))
@@ -122,7 +138,7 @@ def _parsed_query(query: str, collection: Collection) -> str | list[float]:
         width = collection.settings.dimension
         raise InvalidRequest(
             f"The collection {collection.name!r} was made for vectors of {width} dimensions, but "
-            f"QUERY is {shortened(query)}; give a JSON list of {width} numbers, or --vector with "
+            f"QUERY is {quoted(query)}; give a JSON list of {width} numbers, or --vector with "
             f"such a list or a file that holds one.",
             field="query",
         )
@@ -130,7 +146,7 @@ def _parsed_query(query: str, collection: Collection) -> str | list[float]:
 
 
 def _text(answer: Answer, mode: str) -> str:
-    lines = _listing([ListRow(hit, _passage(hit), _group(hit)) for hit in answer.hits], digits=3)
+    lines = _listing(answer.hits, [_passage(hit) for hit in answer.hits], digits=3)
     if not answer.attended:
         lines.append("No documents: none passes the filter, or the collection is empty.")
     elif not answer.answered:
@@ -141,7 +157,8 @@ def _text(answer: Answer, mode: str) -> str:
     if mode == "soft":
         parts = {name: part for name, part in answer.answer.items() if part is not None}
         lines.append(f"answer: {json.dumps(rounded(parts), ensure_ascii=False)}")
-    for share in _reminders(answer):
+    reminders = [share for share in answer.memory or () if share.share >= LEAST_SHARE]
+    for share in reminders[:REMINDERS]:
         query = "a vector" if share.query is None else json.dumps(share.query, ensure_ascii=False)
         lines.append(f"moved by feedback: {share.share:.3f} {query} ({', '.join(share.documents)})")
     for name, facet in (answer.facets or {}).items():
@@ -153,39 +170,29 @@ def _text(answer: Answer, mode: str) -> str:
     return "\n".join(lines)
 
 
-def _group(hit: Hit) -> str:
-    return "" if hit.group_size is None else f"  ({hit.group_size} in {json.dumps(hit.group)})"
-
-
-def _reminders(answer: Answer) -> list[MemoryShare]:
-    """Return the stored questions to print, of those that moved the query."""
-    return [share for share in answer.memory or () if share.share >= LEAST_SHARE][:REMINDERS]
-
-
-def _listing(rows: Sequence[ListRow], digits: int) -> list[str]:
+def _listing(hits: Sequence[Hit | Recommendation], texts: Sequence[str], digits: int) -> list[str]:
     """Return a header, and a line for each hit with the beginning of its text below.
 
     Args:
+        texts: the passage that matched, or the document's text.
         digits: of the weights, after the point.
     """
-    if not rows:
+    if not hits:
         return []
-    width = min(max(len("id"), *(len(row.hit.id) for row in rows)), MOST_ID)
-    has_values = any(row.hit.value is not None for row in rows)
+    width = min(max(len("id"), *(len(hit.id) for hit in hits)), MOST_ID)
+    has_values = any(hit.value is not None for hit in hits)
     lines = [f"rank  weight  {'id':<{width}}{'  value' if has_values else ''}".rstrip()]
-    for rank, (hit, text, group, reasons) in enumerate(rows, start=1):
+    for rank, (hit, text) in enumerate(zip(hits, texts, strict=True), start=1):
         value = "" if hit.value is None else f"  {json.dumps(hit.value, ensure_ascii=False)}"
-        line = f"{rank:>4}  {hit.weight:6.{digits}f}  {hit.id:<{width}}{value}{group}"
-        below = [_snippet(hit, text), reasons]
+        line = f"{rank:>4}  {hit.weight:6.{digits}f}  {hit.id:<{width}}{value}"
+        whole = hit.text or hit.passage  # the caller wants all of it
+        below = [whole.replace("\n", f"\n{_INDENT}") if whole else shortened(text, SNIPPET)]
+        if isinstance(hit, Recommendation):
+            below += [] if hit.because is None else [f"because of {_shares(hit.because)}"]
+        elif hit.group_size is not None:
+            line += f"  ({hit.group_size} in {json.dumps(hit.group)})"
         lines += [line.rstrip(), *(f"{_INDENT}{part}" for part in below if part)]
     return lines
-
-
-def _snippet(hit: Hit | Recommendation, text: str) -> str:
-    if hit.text or hit.passage:  # the caller wants all of it
-        return (hit.text or hit.passage or "").replace("\n", f"\n{_INDENT}")
-    snippet = " ".join(text.split())
-    return snippet if len(snippet) <= SNIPPET else f"{snippet[: SNIPPET - 1]}…"
 
 
 def _passage(hit: Hit) -> str:
@@ -198,40 +205,17 @@ def _passage(hit: Hit) -> str:
     return passage
 
 
-@click.command("recommend")
+@main.command("recommend")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @on_collection
 @model_options(RecommendRequest, "user")
-@click.option("--like", "positive", multiple=True, metavar="ID", help="More like it; repeatable.")
-@click.option("--unlike", "negative", multiple=True, metavar="ID", help="Less like it; repeatable.")
-@click.option(
-    "--fact",
-    "facts",
-    multiple=True,
-    metavar="TEXT|F=V",
-    help="A part of the user's profile: a text, or a field with its value; repeatable.",
-)
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="ID",
-    help="Predict the user's value of it from the values of the history; repeatable.",
-)
+@model_options(UserOptions, "likes", "unlikes", "facts", "targets")
 @model_options(RecommendRequest, "k", "filter")
-@click.option("--with-seen", is_flag=True, help="Also list documents of the user's history.")
+@model_options(UserOptions, "with_seen")
 @model_options(RecommendRequest, "on_missing", "half_life", "diversity", "reserve", "explain")
 @model_options(RecommendRequest, "projection", "include", "fields")
-@click.option(
-    "--request",
-    type=JsonType(dict),
-    default={},
-    metavar="JSON",
-    help="The whole request as HTTP takes it (weights, values, times, vectors), or a file of it.",
-)
-def recommend_command(
-    target: Target, ids: tuple[str, ...], request: dict[str, Any], **options: Any
-) -> None:
+@model_options(UserOptions, "request")
+def recommend_command(target: Target, ids: tuple[str, ...], **options: Any) -> None:
     """Recommend what may come next after the documents IDs.
 
     \b
@@ -240,29 +224,14 @@ def recommend_command(
       attend recommend --user ann --data library --diversity 0.3
       attend recommend --user ann --target dune --data library
     """
+    fields = take(UserOptions, options).fields(ids)
     collection = target.collection()
-    answer = collection.recommend(**request | _fields(ids, options, request))
+    answer = collection.recommend(**fields | present(options))
     if isinstance(answer, Predicted):
         text = _predictions(answer, options["explain"])
     else:
-        text = _list(answer, collection.store.find([hit.id for hit in answer.hits]))
+        text = _recommended(answer, collection.store.find([hit.id for hit in answer.hits]))
     target.show(answer.json(), text)
-
-
-def _fields(
-    ids: tuple[str, ...], options: dict[str, Any], request: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the fields that the command line has, which go before those of --request."""
-    fields = present(options)
-    if fields.pop("with_seen", False):
-        fields["exclude_seen"] = False
-    if "targets" in fields:
-        fields["target"] = fields.pop("targets")
-    if "facts" in fields:
-        fields["facts"] = [_fact(fact) for fact in fields["facts"]]
-    if ids:
-        fields["history"] = [*request.get("history", []), *ids]
-    return fields
 
 
 def _fact(text: str) -> dict[str, Json]:
@@ -278,15 +247,11 @@ def _fact(text: str) -> dict[str, Json]:
     return {"field": field.strip(), "value": parsed if plain else value}
 
 
-def _list(answer: Recommended, documents: Mapping[str, StoredDocument]) -> str:
-    rows = []
-    for hit in answer.hits:
-        document = documents.get(hit.id)
-        # A document of vectors has no text.
-        text = next(iter(document.fields.values()), "") if document is not None else ""
-        reasons = "" if hit.because is None else f"because of {_shares(hit.because)}"
-        rows.append(ListRow(hit, text, reasons=reasons))
-    lines = _listing(rows, digits=4)
+def _recommended(answer: Recommended, documents: Mapping[str, StoredDocument]) -> str:
+    stored = [documents.get(hit.id) for hit in answer.hits]
+    # A document of vectors has no text.
+    texts = [next(iter(document.fields.values()), "") if document else "" for document in stored]
+    lines = _listing(answer.hits, texts, digits=4)
     if not lines:
         lines = ["Nothing is left to recommend: every document is seen or filtered out."]
     return "\n".join([*lines, *_omissions(answer)])

@@ -456,7 +456,7 @@ def test_rollback_goes_back_and_says_when_it_cannot(versions):
 
 
 def test_a_training_that_could_not_begin_shows_no_table():
-    from attend.cli.train import as_text
+    from attend.cli.learning import as_text
 
     nothing = {
         "before": {},
