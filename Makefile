@@ -7,7 +7,7 @@ PORT   ?= 8000
 CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fix hooks coverage docs links test-cluster soak looks bench clean
+.PHONY: help install demo test suite fast quick nightly check fix hooks coverage docs links test-cluster soak looks bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,8 +17,22 @@ install: $(VENV)/installed  ## Install Attend and everything it needs into .venv
 demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127.0.0.1:8000 (PORT=… for another)
 	@$(BIN)/python -m attend_service.demo --data demo-data --port $(PORT)
 
-test: $(VENV)/installed-tests $(VENV)/installed-docs check  ## Check the code, build the documentation and run every test
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+test: $(VENV)/installed-tests $(VENV)/installed-docs  ## Check the code, build the documentation and run every test
+	@$(MAKE) --no-print-directory -j2 check suite
+
+suite: $(VENV)/installed-tests $(VENV)/installed-docs
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(if $(RECORD),--record-seconds)
+
+fast: $(VENV)/installed-tests  ## What to run before each commit: lint, types and the quick tests
+	@$(MAKE) --no-print-directory -j2 check quick
+
+quick: $(VENV)/installed-tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --fast
+
+nightly: $(VENV)/installed-tests $(VENV)/installed-docs  ## Every test, properties with all their examples, and a soak
+	HYPOTHESIS_PROFILE=nightly $(MAKE) --no-print-directory test
+	$(BIN)/python -m tests.soak --minutes 5 --kills 50
+	$(BIN)/python -m tests.soak --faults --each 10
 
 check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff check .
