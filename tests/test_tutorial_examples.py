@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from attend import Answer, Collection, Data
+from attend import projection as tensors
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.projection import given, lsi, spectrum, tensors
+from attend.projection import given, lsi, spectrum
 from tests.index.helpers import split_heads
 
 Vectors = Mapping[str, ArrayLike]

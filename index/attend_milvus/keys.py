@@ -17,7 +17,7 @@ from attend.core.errors import InvalidRequest, Unsupported
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
 from attend.engines.engine import OnSettings
-from attend.keys import Near, Proposals, Sample
+from attend.keys import Proposals
 from attend.keys.nearest import EXTRA, OVERFETCH
 from attend.search.queries import rows_by_id
 from attend.store import Role, compile_filter
@@ -131,18 +131,7 @@ class RemoteKeys:
     def living(self, rows: Int64) -> Int64:
         raise _reads_all()
 
-    def near(
-        self,
-        queries: Float32,
-        rows: Int64 | None,
-        keys: int,
-        recall: float | None = None,
-        *,
-        roughly: bool = False,
-    ) -> Near:
-        raise _reads_all()
-
-    def sample(self, rows: Int64 | None) -> Sample:
+    def sample(self, rows: Int64 | None) -> tuple[KeyTable, int]:
         raise _reads_all()
 
     def promises(self, recall: float | None = None) -> float:

@@ -455,8 +455,8 @@ class Recommended(RecommendAnswer):
     attended: int
     """The number of documents that share the weights."""
     exact: bool
-    """True if no better document can have been missed; where keys are quantised, weights are
-    estimates besides, since they are sums over all documents."""
+    """True if no better document can have been missed; where it is false because keys are
+    quantised, weights are shares of the candidates."""
 
     def __repr__(self) -> str:
         return f"Recommended({hits_line(self.hits)}; from {self.history['used']} documents)"

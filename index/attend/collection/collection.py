@@ -25,14 +25,11 @@ from attend.engines.engine import OpenedCollection
 from attend.learning import train
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
-from attend.recommend.predictor import Predictor
-from attend.search.answer import Answered, Answering, facets_of
-from attend.search.attend import attend
-from attend.search.memory import FeedbackReader
-from attend.search.queries import EncodedQuery, QueryEncoder, Search, score_words
-from attend.search.scoring import AttentionOptions, queries_of
-from attend.search.several import check_cells, matrix_of, matrix_options
-from attend.search.tokens import TokenReader
+from attend.recommend.predict import Predictor
+from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
+from attend.search.attend import AttentionOptions, attend
+from attend.search.queries import EncodedQuery, FeedbackReader, QueryEncoder, Search, score_words
+from attend.search.tokens import TokenReader, rerank
 from attend.search.values import ValueTypes, with_value
 from attend.write.feedback import add_feedback, add_interactions
 
@@ -70,8 +67,8 @@ class Collection(StoredCollection):
     def _compose(self) -> None:
         """Make the parts that work by the settings."""
         self._queries = QueryEncoder(self.store, self.settings, self.encoder)
-        tokens = TokenReader(self.settings, self.encoder)
-        self._readers = ValueTypes(self.store, self.settings), tokens
+        self._tokens = TokenReader(self.settings, self.encoder)
+        self._types = ValueTypes(self.store, self.settings)
         self._feedback = FeedbackReader(self.store)
         histories = Histories(self.store, self._queries, self.settings.value_name)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
@@ -177,16 +174,22 @@ class Collection(StoredCollection):
                 )
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
-                queries = queries_of(query, view, words, self._feedback, options.memory)
+                queries = self._feedback.queries(query, words, view, options.memory)
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
-                facets = (
-                    None
-                    if options.facets is None
-                    else facets_of(self.store, options, self.settings.value_name)
+                if options.rerank:
+                    attention = rerank(attention, searches, self.store, self._tokens)
+                answers = iter(
+                    answers_of(
+                        searches,
+                        attention,
+                        rows,
+                        self.store,
+                        self._types,
+                        self._tokens,
+                        self.foreign,
+                    )
                 )
-                parts = searches, attention, rows, self.store, self._readers, self.foreign
-                answers = iter(Answering(*parts).answers(facets))
         return [[next(answers) for _ in group] for group in groups]
 
     @until_stable
@@ -216,7 +219,7 @@ class Collection(StoredCollection):
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
-        queries = queries_of(query, view, words, self._feedback, options.memory)
+        queries = self._feedback.queries(query, words, view, options.memory)
         return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
 
     @overload

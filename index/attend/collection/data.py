@@ -32,7 +32,7 @@ from attend.core.settings import Settings
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines.engine import Capabilities, Engine, name_taken
 from attend.engines.local import Folder
-from attend.search.several import merged_answer
+from attend.search.across import merged_answer
 from attend.values import parse_type
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.projection import Projection, lsi, pca
 from attend.search.foreign import BLOCK, ForeignTests
-from attend.search.listing import cursor as cursor_of
-from attend.search.listing import fingerprint, place
+from attend.search.hits import cursor as cursor_of
+from attend.search.hits import fingerprint, place
 from attend.search.values import facets_by_name, filter_hints
 from attend.store import Entry, Role, StoredDocument, StoredProjection, compile_filter
 from attend.store.filters import by_value

@@ -127,7 +127,7 @@ class Tuning(BaseModel):
         attend, scorer: with the pool, what scale, temperature, null and threshold were fitted for.
         threshold: below this confidence the answer is that nothing here answers.
         error_rate: how often that is said wrongly, as measured.
-        memory: α, how far stored feedback moves a query (`attend.search.memory`); None where none
+        memory: α, how far stored feedback moves a query (`attend.search.queries`); None where none
             was chosen.
         values: the path of the values that W_V was learned for, "" for the whole value; None where
             it is for any.

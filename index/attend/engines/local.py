@@ -39,7 +39,7 @@ from attend.engines.engine import (
 from attend.engines.snapshots import LocalView, Views
 from attend.keys.files import sync_folder
 from attend.projection import Projection, identity
-from attend.recommend.predictor import read_model
+from attend.recommend.predict import read_model
 from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE, Check
 from attend.store.sql import count_change, own_key_rows

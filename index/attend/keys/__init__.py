@@ -2,24 +2,21 @@
 
 from attend.keys.choose import IndexTarget
 from attend.keys.files import FILES, IndexOrigin, Manifest, Progress
-from attend.keys.nearest import NONE, Near, Proposals
+from attend.keys.nearest import Proposals
 from attend.keys.published import PublishedIndexes
 from attend.keys.segment import Delta, Segment
-from attend.keys.snapshot import Image, Sample, SearchableKeys, Snapshot
+from attend.keys.snapshot import Image, SearchableKeys, Snapshot
 
 __all__ = [
     "FILES",
-    "NONE",
     "Delta",
     "Image",
     "IndexOrigin",
     "IndexTarget",
     "Manifest",
-    "Near",
     "Progress",
     "Proposals",
     "PublishedIndexes",
-    "Sample",
     "SearchableKeys",
     "Segment",
     "Snapshot",

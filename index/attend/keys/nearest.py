@@ -27,9 +27,6 @@ QUERIES = 64
 SCANNED = 4_000_000
 """Scores held at once where keys are scanned for a block of queries: 16 MB, twice over."""
 
-NONE = -1
-"""No row: those of documents begin at 1."""
-
 
 class Proposals(NamedTuple):
     """Documents for each query, ascending, and the share of the true nearest among them."""
@@ -130,49 +127,3 @@ def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, count: in
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
         results += map(partial(_best, segment.rows[ordinals], count=count), best)
     return results
-
-
-class Near(NamedTuple):
-    """Documents near each query, best first, by the scores that the index itself has of them.
-
-    `NONE` fills up where there are too few, with a score of -inf.
-    """
-
-    rows: Int64  # (q, k)
-    scores: Float32  # (q, k) inner products with the best key, of quantised keys by their bytes
-
-
-def near_in(
-    segment: Segment,
-    queries: Float32,
-    rows: Int64 | None,
-    keys: int,
-    recall: float | None,
-    roughly: bool,
-) -> Near:
-    """Return the documents of one segment that are near, by this number of keys at most."""
-    of_keys = segment.allowed_keys(segment.allowed(rows))
-    k = min(keys, segment.keys if of_keys is None else int(np.count_nonzero(of_keys)))
-    if not k:
-        return Near(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
-    step = max(1, min(QUERIES, FETCHED // k))
-    results = [
-        segment.vectors.search(queries[start : start + step], k, of_keys, recall, roughly=roughly)
-        for start in range(0, len(queries), step)
-    ]
-    scores, positions = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
-    near = np.where(positions >= 0, segment.rows[segment.table.ordinals[positions]], NONE)
-    if segment.keys > len(segment.rows):
-        near[_repeated(near)] = NONE
-    scores[near == NONE] = -np.inf
-    return Near(near, scores)
-
-
-def _repeated(rows: Int64) -> Bool:
-    """Return where a row stands a second time among those of its query (q, k)."""
-    order = np.argsort(rows, axis=1, kind="stable")
-    ascending = np.take_along_axis(rows, order, axis=1)
-    repeated = np.zeros(rows.shape, dtype=bool)
-    again = ascending[:, 1:] == ascending[:, :-1]
-    np.put_along_axis(repeated, order[:, 1:], again, axis=1)
-    return repeated

@@ -100,13 +100,11 @@ class QuantisedVectors(FlatVectors):
         k: int,
         allowed: Bool | None = None,
         recall: float | None = None,
-        *,
-        roughly: bool = False,
     ) -> NearestKeys:
         point = self.point(recall)
         if point is None:
             return super().search(queries, k, allowed)
-        return self.search_at(point._replace(factor=1) if roughly else point, queries, k, allowed)
+        return self.search_at(point, queries, k, allowed)
 
     def search_at(
         self, point: Point, queries: Float32, k: int, allowed: Bool | None = None

@@ -13,31 +13,18 @@ from attend.core.arrays import KeyTable
 from attend.core.types import Float32, Int64, Json
 from attend.keys.choose import FLAT
 from attend.keys.files import Manifest
-from attend.keys.nearest import Near, Proposals, near_in, nearest
+from attend.keys.nearest import Proposals, nearest
 from attend.keys.segment import BLOCK_KEYS, Delta, Segment
 
 SAMPLED = 32_768
 """Documents in a sample: 50 MB at 384 dimensions."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Documents drawn at random, ascending, and the number they were drawn from.
-
-    Attributes:
-        cache: estimates from them by query, which the caller keeps small.
-    """
-
-    documents: KeyTable
-    total: int
-    cache: dict[bytes, tuple[float, float]] = field(default_factory=dict, compare=False)
-
-
 class SearchableKeys(Protocol):
     """Keys under one projection in one state of a collection; `Snapshot` documents the methods.
 
-    An engine that reads only candidates raises Unsupported in `rows`, `living`, `near`, `sample`
-    and `blocks(None)`.
+    An engine that reads only candidates raises Unsupported in `rows`, `living`, `sample` and
+     `blocks(None)`.
     """
 
     @property
@@ -65,21 +52,11 @@ class SearchableKeys(Protocol):
         self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
     ) -> Proposals: ...
 
-    def near(
-        self,
-        queries: Float32,
-        rows: Int64 | None,
-        keys: int,
-        recall: float | None = None,
-        *,
-        roughly: bool = False,
-    ) -> Near: ...
-
     def promises(self, recall: float | None = None) -> float: ...
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]: ...
     def lookup(self, rows: Int64) -> KeyTable: ...
     def living(self, rows: Int64) -> Int64: ...
-    def sample(self, rows: Int64 | None) -> Sample: ...
+    def sample(self, rows: Int64 | None) -> tuple[KeyTable, int]: ...
 
 
 @dataclass(eq=False)
@@ -197,36 +174,6 @@ class Snapshot:
             merged.append(np.unique(np.concatenate(parts)))
         return Proposals(merged, min(proposal.recall for proposal in proposals))
 
-    def near(
-        self,
-        queries: Float32,
-        rows: Int64 | None,
-        keys: int,
-        recall: float | None = None,
-        *,
-        roughly: bool = False,
-    ) -> Near:
-        """Return the documents of about this number of the nearest keys of each segment.
-
-        Nothing is scored again: this is for queries that together propose documents.
-
-        Args:
-            queries: (q, d) in the space of the keys.
-            rows, recall: as of `search`.
-            roughly: order no more candidates by their codes than are returned.
-        """
-        results = [
-            near_in(segment, queries, rows, keys, recall, roughly) for segment in self._filled
-        ]
-        filled = [result for result in results if result.rows.shape[1]] or results[:1]
-        if len(filled) == 1:
-            return filled[0]
-        documents = np.concatenate([result.rows for result in filled], axis=1)
-        scores = np.concatenate([result.scores for result in filled], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        ordered = (np.take_along_axis(array, order, axis=1) for array in (documents, scores))
-        return Near(*ordered)
-
     def promises(self, recall: float | None = None) -> float:
         """Return the share of the true nearest keys that searches find; 1 where they are exact."""
         return min(segment.vectors.promises(recall) for segment in self.segments)
@@ -259,18 +206,20 @@ class Snapshot:
         """Return those of the rows whose documents are there."""
         return np.concatenate([segment.rows[segment.places(rows)] for segment in self.segments])
 
-    def sample(self, rows: Int64 | None) -> Sample:
+    def sample(self, rows: Int64 | None) -> tuple[KeyTable, int]:
         """Return up to `SAMPLED` of the living documents of `rows`, each with equal probability.
+
+        Ascending, and with the number that they were drawn from.
 
         The sample of all documents (None) is the same for every search.
         """
         return self._of_all if rows is None else self._sampled(rows)
 
     @cached_property
-    def _of_all(self) -> Sample:
+    def _of_all(self) -> tuple[KeyTable, int]:
         return self._sampled(None)
 
-    def _sampled(self, rows: Int64 | None) -> Sample:
+    def _sampled(self, rows: Int64 | None) -> tuple[KeyTable, int]:
         parted = [segment.places(rows) for segment in self.segments]
         ends = np.cumsum([len(places) for places in parted])
         total = int(ends[-1])
@@ -288,7 +237,7 @@ class Snapshot:
         # What changed lies in the delta, whatever its row.
         if (np.diff(table.rows) < 0).any():
             table = table.some(np.argsort(table.rows))
-        return Sample(table, total)
+        return table, total
 
     def advanced(
         self, added: KeyTable, removed: Int64, last_key: int, last_removal: int

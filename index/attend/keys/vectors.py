@@ -53,15 +53,12 @@ class FlatVectors:
         k: int,
         allowed: Bool | None = None,
         recall: float | None = None,
-        *,
-        roughly: bool = False,
     ) -> NearestKeys:
         """Return the k allowed keys with the largest inner products. queries (q, d); allowed (n,).
 
         Args:
             recall: the share of the true nearest that the results must have; None for the share
                 that the index was built for.
-            roughly: order no more candidates than the k that are returned.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         n, width = self.vectors.shape

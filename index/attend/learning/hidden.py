@@ -18,7 +18,7 @@ from attend.learning.fit import Fitted
 from attend.learning.held_out import QuestionFold
 from attend.learning.material import RankingMaterial, room_of, word_shares
 from attend.learning.ranking_fit import find_candidates
-from attend.search.memory import FeedbackMemory, Labels
+from attend.search.queries import FeedbackMemory
 
 
 def scores_without_answers(
@@ -87,7 +87,7 @@ def without_answers(collection: StoredCollection, material: RankingMaterial) -> 
 def feedback_of(training: Questions, memory: Memory) -> FeedbackMemory | None:
     """Return what moves queries, by the questions that are learned from; None without any."""
     pairs = training.relevant.tocoo()
-    labels = Labels(pairs.row, pairs.col, pairs.data.astype(np.float64))
+    labels = pairs.row, pairs.col, pairs.data.astype(np.float64)
     return FeedbackMemory.joined(training.embeddings, [None] * training.count, labels, memory)
 
 

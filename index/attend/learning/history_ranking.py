@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from attend.attention.softmax import summed
+from attend.attention import summed
 from attend.core.types import Bool, Float64, Floats, Int64
 from attend.learning.data import BLOCK, Memory, Sparse, lengths, products, top_places
 from attend.learning.fit import Fitted

@@ -22,8 +22,7 @@ from attend.learning.promotion import (
     decide,
 )
 from attend.learning.rating_net import FittedRatings
-from attend.recommend.rating_model import FEATURES
-from attend.recommend.rating_prediction import BOUND, Rated, coverage, deviations, predict
+from attend.recommend.ratings import BOUND, FEATURES, Rated, coverage, deviations, predict
 
 FEWEST = 10
 """Held-out ratings of a split; fewer say nothing, and the split is left out."""
@@ -39,7 +38,7 @@ class Predictions(NamedTuple):
 
     Attributes:
         baseline: what the model would predict without attention.
-        features: (h, f) see `attend.recommend.rating_prediction`.
+        features: (h, f) see `attend.recommend.ratings`.
     """
 
     raw: Float64

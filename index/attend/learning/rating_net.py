@@ -24,7 +24,7 @@ from attend.learning.rating_batches import (
     baseline,
     residual_factors,
 )
-from attend.recommend.rating_model import FEATURES, Own, RatingModel, centred
+from attend.recommend.ratings import FEATURES, Own, RatingModel, centred
 
 MASKED = -1e4
 """The logit of what is left out: no weight, and no NaN."""

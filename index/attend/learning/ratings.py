@@ -26,7 +26,7 @@ from attend.learning.rating_net import RECIPES, FittedRatings, Shape, fit_rating
 from attend.learning.selection import cross_validate
 from attend.learning.task import FEWEST_QUESTIONS, NothingToLearn
 from attend.learning.version import NewVersion, ObjectiveRun, TrainingOutcome
-from attend.recommend.predictor import TERMS
+from attend.recommend.predict import TERMS
 from attend.store import Terms
 
 SHAPE = Shape()

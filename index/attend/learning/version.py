@@ -23,8 +23,8 @@ from attend.learning.promotion import PromotionVerdict, significance_of
 from attend.learning.task import Task
 from attend.measure.statistics import CUT, ndcg
 from attend.projection import Projection, given, identity
-from attend.recommend.rating_model import RatingModel
-from attend.search.scoring import AttentionOptions, plan_of
+from attend.recommend.ratings import RatingModel
+from attend.search.attend import AttentionOptions, plan_of
 from attend.store import Offsets, StoredProjection, Terms
 
 OBJECTIVES = {
@@ -276,17 +276,18 @@ class ServedVersion:
         Args:
             words: (q, c) the lexical term, on the scorer's scale.
         """
-        table, projected = self.table.some(documents), self.plan.projection.project(embeddings)
+        table = self.table.some(documents)
+        heads, shift = self.plan.projection.project(embeddings)
         keys, scale = table.vectors, self.mechanism.scale
         by_head = (
-            keys.reshape(len(keys), -1, projected.heads.shape[2])
+            keys.reshape(len(keys), -1, heads.shape[2])
             if self.plan.stored_form
             else self.plan.projection.keys(keys)
         )
-        bias = (projected.shift * scale)[:, :, None]
+        bias = (shift * scale)[:, :, None]
         if words is not None:
             bias = bias + words[:, None] * scale[:, None]
-        z = self.mechanism.logits(projected.heads, table.with_vectors(by_head), bias)
+        z = self.mechanism.logits(heads, table.with_vectors(by_head), bias)
         return z / self.mechanism.temperature
 
     def scores(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:

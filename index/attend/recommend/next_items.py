@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,14 +20,18 @@ from attend.core.settings import Settings
 from attend.core.types import Bool, Float32, Float64, Int64
 from attend.engines.engine import SnapshotSource
 from attend.recommend.history import Histories, History
-from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
-from attend.search.hits import texts_of
-from attend.search.listing import explain_parts, matches
-from attend.search.memory import Queries
-from attend.search.scoring import AttentionOptions, Scoring
+from attend.search.attend import (
+    MAX_RANKED,
+    Attention,
+    AttentionOptions,
+    Scoring,
+    attend,
+    weigh_documents,
+)
+from attend.search.hits import contents_of, explain_parts, matches
+from attend.search.queries import Queries
 from attend.store import CollectionStore, compile_filter
 from attend.store.filters import by_value
-from attend.values import display_title, only
 
 POOL = 1000
 """The most documents that diversity chooses from."""
@@ -60,13 +65,6 @@ class _Resolved(NamedTuple):
     @property
     def positive(self) -> History:
         return self.history.select(self.history.weights > 0)
-
-
-class ScoredDocuments(NamedTuple):
-    """Documents with their weights, and the scores (n,) that order the list."""
-
-    attended: Attended
-    scores: Float64
 
 
 class Recommender:
@@ -114,25 +112,26 @@ class Recommender:
             hits=self._hits(resolved, attention.scoring, scored, page),
             history={"given": history.total, "used": len(history.parts)},
             missing=history.missing,
-            attended=scored.attended.total_documents,
+            attended=scored.total_documents,
             exact=attention.exact,
             generation=view.change,
             projection=view.version.number,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
         )
 
-    def _scored(self, resolved: _Resolved) -> tuple[Attention, ScoredDocuments]:
+    def _scored(self, resolved: _Resolved) -> tuple[Attention, Attended]:
         """Return the history's attention, and the best documents: at least all that are listed.
 
-        Negative examples only take away. A document that is not ranked scores at most its log
-        weight, which is below that of those that are ranked: more are ranked until none can be
-        missed, or until memory is full.
+        Their scores order the list: log weights, less what negative examples take away.
+
+        A document that is not ranked scores at most its log weight, which is below that of those
+        that are ranked: more are ranked until none can be missed, or until memory is full.
         """
         keep = max(FEWEST, min(POOL, POOLED * resolved.listed), resolved.listed)
         while True:
             attention = self._attention(resolved, resolved.positive, resolved.rows, keep)
             attended = attention.attended[0]
-            scored = ScoredDocuments(attended, attention.scoring.log_weights(attended))
+            scored = attended._replace(scores=attention.scoring.log_weights(attended))
             floor = scored.scores.min(initial=np.inf)
             scored = self._penalised(resolved, attention, scored)
             sure = np.count_nonzero(scored.scores >= floor) >= resolved.listed
@@ -147,7 +146,13 @@ class Recommender:
         return attention, scored
 
     def _attention(
-        self, resolved: _Resolved, history: History, rows: Int64 | None, keep: int
+        self,
+        resolved: _Resolved,
+        history: History,
+        rows: Int64 | None,
+        keep: int,
+        *,
+        approximate: bool = True,
     ) -> Attention:
         """Return the attention of a history, with its `keep` best documents."""
         version = resolved.view.version
@@ -169,21 +174,19 @@ class Recommender:
             options,
             rows,
             without=history.seen if resolved.request.exclude_seen else None,
-            estimate=True,
+            approximate=approximate,
         )
 
-    def _penalised(
-        self, resolved: _Resolved, attention: Attention, scored: ScoredDocuments
-    ) -> ScoredDocuments:
+    def _penalised(self, resolved: _Resolved, attention: Attention, scored: Attended) -> Attended:
         """Lower the scores by the attention of negative examples to the same documents."""
         history, weights = resolved.history, resolved.history.weights
         if (weights > 0).all():
             return scored
-        documents = scored.attended.documents
-        everything = resolved.attend == "all"
-        rows = resolved.rows if everything else np.sort(attention.attended[0].documents)
-        negative = history.select(weights < 0)
-        against = self._attention(resolved._replace(attend="all"), negative, rows, 1)
+        documents = scored.documents
+        is_over_all = attention.all_weights is not None
+        rows = resolved.rows if is_over_all else np.sort(attention.attended[0].documents)
+        negative, everything = history.select(weights < 0), resolved._replace(attend="all")
+        against = self._attention(everything, negative, rows, 1, approximate=False)
         # An example counts the same on either side, whatever their numbers.
         force = float(np.abs(negative.weights).mean() / weights[weights > 0].mean())
         weighed = weigh_documents(against, documents)
@@ -192,11 +195,9 @@ class Recommender:
         taken = against.scoring.log_weights(weighed)[places] + math.log(force)
         return scored._replace(scores=penalised(scored.scores, taken))
 
-    def _with_new(
-        self, resolved: _Resolved, attention: Attention, scored: ScoredDocuments
-    ) -> ScoredDocuments:
+    def _with_new(self, resolved: _Resolved, attention: Attention, scored: Attended) -> Attended:
         """Add the best documents without interactions, as many as are reserved."""
-        documents, popular = scored.attended.documents, self._with_interactions(resolved.view)
+        documents, popular = scored.documents, self._with_interactions(resolved.view)
         if np.count_nonzero(np.isin(documents, popular, invert=True)) >= resolved.reserved:
             return scored  # and no other is better
         allowed = resolved.view.keys.rows if resolved.rows is None else resolved.rows
@@ -206,12 +207,12 @@ class Recommender:
         if not len(more):
             return scored
         weighed = weigh_documents(attention, np.concatenate([documents, more]))
-        both = ScoredDocuments(weighed, attention.scoring.log_weights(weighed))
+        both = weighed._replace(scores=attention.scoring.log_weights(weighed))
         return self._penalised(resolved, attention, both)
 
-    def _order(self, resolved: _Resolved, scored: ScoredDocuments) -> Int64:
+    def _order(self, resolved: _Resolved, scored: Attended) -> Int64:
         """Return positions in the order of the list, up to the end of the page."""
-        request, documents = resolved.request, scored.attended.documents
+        request, documents = resolved.request, scored.documents
         order = np.lexsort((documents, -scored.scores))
         new = np.zeros(len(documents), dtype=bool)
         if request.reserve:
@@ -227,40 +228,30 @@ class Recommender:
         return reserved(order, new, request.reserve, resolved.listed)
 
     def _hits(
-        self, resolved: _Resolved, scoring: Scoring, scored: ScoredDocuments, places: Int64
+        self, resolved: _Resolved, scoring: Scoring, scored: Attended, places: Int64
     ) -> list[Recommendation]:
-        attended, request = scored.attended, resolved.request
-        rows = attended.documents[places]
+        request, rows = resolved.request, scored.documents[places]
         with_texts = request.title or bool(request.include) or request.fields is not None
         documents = self._store.documents(rows, texts=with_texts)
         if len(documents) < len(places):
             raise Vanished
-        texts: dict[str, list[str]] = {}
-        if request.include:
-            listed = [documents[row] for row in rows.tolist()]
-            texts = texts_of(listed, matches(self._store, scoring, 0, listed), request.include)
-        reasons = None
+        listed = [documents[row] for row in rows.tolist()]
+        matched = matches(self._store, scoring, 0, listed) if request.include else ()
+        reasons: Sequence[Any] = [None] * len(listed)
         if request.explain:
             names = [part.name for part in resolved.positive.parts]
-            reasons = explain_parts(scoring, attended, places, names)
-        hits = []
-        for rank, place in enumerate(places.tolist()):
-            document = documents[int(attended.documents[place])]
-            payload = document.payload
-            if request.fields is not None:
-                payload = only(payload, request.fields, document.fields)
-            hit = Recommendation(
-                id=document.id,
-                score=float(scored.scores[place]),
-                weight=float(attended.weights[place]),
-                value=document.value,
-                payload=payload,
-                because=None if reasons is None else reasons[rank],
-                title=display_title(*document[1:]) if request.title else None,
-                **{name: column[rank] for name, column in texts.items()},
+            reasons = explain_parts(scoring, scored, places, names)
+        return [
+            Recommendation(score=score, weight=weight, value=document.value, because=why, **content)
+            for score, weight, document, why, content in zip(
+                scored.scores[places].tolist(),
+                scored.weights[places].tolist(),
+                listed,
+                reasons,
+                contents_of(listed, matched, request),
+                strict=True,
             )
-            hits.append(hit)
-        return hits
+        ]
 
     def _with_interactions(self, view: View) -> Int64:
         """Return the rows of documents with interactions, ascending; read once in each state."""

@@ -9,24 +9,47 @@ the baseline.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from attend.api.answers import Predicted
+from attend.api.recommend import MAX_HISTORY, RecommendRequest
+from attend.collection.versions import UNTRAINED, Vanished, until_stable
 from attend.core.arrays import locate
-from attend.core.errors import InvalidRequest
+from attend.core.errors import Damaged, InvalidRequest, LimitExceeded
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.recommend.rating_model import Items, Own, RatingModel
-from attend.recommend.rating_prediction import Rated, attended, deviations, predict, shrunk
+from attend.engines.engine import SnapshotSource
+from attend.recommend.history import NO_ROW, Histories, History, example_name, missing_error
+from attend.recommend.ratings import (
+    Items,
+    Own,
+    Rated,
+    RatingModel,
+    attended,
+    deviations,
+    predict,
+    shrunk,
+)
+from attend.search.hits import MAX_SHARES
+from attend.store import CollectionStore
 from attend.values import ValueType, as_number, blend_for, infer
+
+TERMS = "ratings"
+"""The name of the terms of documents in the store."""
+
+MOST_USED = 10_000
+"""Documents of a history that a prediction attends to."""
+
+SHOWN = 50
+"""Documents of the history shown with a prediction, unless `explain` asks for all."""
 
 LARGEST = 1e100
 """The largest size of a number, whose square must still be a number."""
-
-NO_ROW = 0
-"""The row of a text or a vector; those of documents begin at 1."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +74,6 @@ class ActiveModel:
         return self.model.items(embeddings, self.terms.at(np.where(present, places, -1)))
 
 
-class PredictionTargets(NamedTuple):
-    """The items to predict.
-
-    Attributes:
-        rows: (t,) rows of documents, `NO_ROW` for others.
-        embeddings: (t, d), the mean of a document's keys.
-    """
-
-    rows: Int64
-    embeddings: Float32
-
-
 class ValuedHistory(NamedTuple):
     """A history with what the user gave each document.
 
@@ -81,83 +92,209 @@ class ValuedHistory(NamedTuple):
     stored: Bool | None = None
 
 
-@dataclass
-class Prediction:
-    """The prediction for one target.
+class Predictor:
+    """Answers the predictions of one collection; any thread may call it."""
 
-    Attributes:
-        answer: as in a soft answer, by the type of the values; of numbers the `mean`, its
-            `std`, and the `baseline` to which it is shrunk.
-        null: the weight of the null key.
-        calibrated: true if the std was fitted to held-out ratings.
-        history: the documents attended to; weights: (h,), which sum to one with `null`.
-        adds: (h,) what each adds to the baseline, where values are numbers.
-        actual: the value that the user gave this very document, which took no part.
+    def __init__(self, store: CollectionStore, views: SnapshotSource, histories: Histories) -> None:
+        self._store = store
+        self._views = views
+        self._histories = histories
+        self._lock = threading.Lock()
+        # The model that was asked for last, by its version and the state of the collection.
+        self._key = (0, 0)
+        self._model: ActiveModel | None = None
+
+    # Again from the start if a document is deleted meanwhile: no history has it then.
+    @until_stable
+    def predict(self, request: RecommendRequest) -> Predicted:
+        """Predict what the user of a request would think of its targets.
+
+        Raises:
+            InvalidRequest: a history without values, or with some that are out of range.
+            UnknownDocument: an id that no document has, unless those are skipped.
+        """
+        started = time.perf_counter()
+        ids = [item.id for item in request.target or [] if item.id is not None]
+        rows = self._store.rows_of(ids)
+        missing = [{"id": id} for id in dict.fromkeys(ids) if id not in rows]
+        items = [item for item in request.target or [] if item.id is None or item.id in rows]
+        if missing and (request.on_missing == "error" or not items):
+            raise missing_error(missing, "target")
+        history = self._histories.of(request, MOST_USED)
+        active = self.model(request.projection)
+        valued = usable_history(self._valued(history))
+        used = len(valued.rows)
+        if request.explain and len(items) * used > MAX_SHARES:
+            raise LimitExceeded(
+                f"Explaining {len(items)} predictions takes {len(items) * used} shares, and at "
+                f"most {MAX_SHARES} are sent at once; ask for fewer targets, or do not ask to "
+                f"explain.",
+                field="explain",
+            )
+        numbers = np.array([NO_ROW if item.id is None else rows[item.id] for item in items])
+        stored = numbers != NO_ROW
+        means = self._means(numbers[stored])
+        embeddings = np.empty((len(items), means.shape[1]), dtype=np.float32)
+        embeddings[stored] = means
+        if not stored.all():
+            others = [item for item in items if item.id is None]
+            embeddings[~stored] = self._histories.embeddings(others)
+        most = MAX_HISTORY if request.explain else SHOWN
+        center = self._views.mean()
+        predictions = predict_values(active, center, numbers, embeddings, valued, most)
+        return Predicted(
+            predictions=[
+                example_name(item) | prediction
+                for item, prediction in zip(items, predictions, strict=True)
+            ],
+            history={"given": history.total, "used": used},
+            missing=[*history.missing, *missing],
+            generation=self._store.state().change,
+            projection=UNTRAINED if active is None else active.version,
+            took_ms=round((time.perf_counter() - started) * 1000, 3),
+        )
+
+    def model(self, version: int | None = None) -> ActiveModel | None:
+        """Return the active model, or that of a version; None where none was trained.
+
+        Raises:
+            UnknownProjection: the version does not exist.
+            InvalidRequest: the version does not predict.
+            Damaged: it is not what was stored.
+        """
+        state = self._store.state()
+        # A document whose text changes loses what was learned of it, and keys with that.
+        key = version or state.active("predict"), state.last_removal
+        with self._lock:
+            if key == self._key:
+                return self._model
+        # Without the lock: a request for the model in memory waits for no other.
+        model = read_model(self._store, key[0]) if key[0] else None
+        with self._lock:
+            self._key, self._model = key, model
+        return model
+
+    def _valued(self, history: History) -> ValuedHistory:
+        """Return the documents of a history; examples and profile have no values."""
+        documents = history.select(np.array([part.item is None for part in history.parts]))
+        return ValuedHistory(
+            documents.rows,
+            [str(part.name["id"]) for part in documents.parts],
+            [part.value for part in documents.parts],
+            self._means(documents.rows),
+            documents.weights,
+            np.array([part.stored for part in documents.parts], dtype=bool),
+        )
+
+    def _means(self, rows: Int64) -> Float32:
+        """Return documents (n, d) as ratings are learned of them: the means of their keys."""
+        keys = self._store.own_keys(np.unique(rows))
+        if not np.isin(rows, keys.rows).all():
+            raise Vanished
+        if not len(rows):
+            return np.empty((0, self._views.mean().shape[0]), dtype=np.float32)
+        return np.asarray(keys.means()[np.searchsorted(keys.rows, rows)], dtype=np.float32)
+
+
+def read_model(store: CollectionStore, number: int) -> ActiveModel:
+    """Read a stored version.
+
+    Raises:
+        UnknownProjection: the version does not exist.
+        InvalidRequest: the version does not predict.
+        Damaged: it is not what was stored.
     """
+    stored = store.version(number)
+    if stored.role != "predict":
+        raise InvalidRequest(
+            f"Version {number} has the role {stored.role!r} and predicts nothing that users would "
+            f"give; name one of the role predict, or none for the active one.",
+            field="projection",
+        )
+    model = RatingModel.from_bytes(stored.weights)
+    if model.fingerprint != stored.fingerprint:
+        raise Damaged(
+            f"Version {number} has other weights than were stored; activate another, train again, "
+            f"or restore the collection from a copy."
+        )
+    none = np.empty(0, dtype=np.int64), np.empty((0, model.width), dtype=np.float32)
+    rows, vectors = stored.terms.get(TERMS, none)
+    if vectors.shape[1] != model.width and len(rows):
+        raise Damaged(
+            f"Version {number} has {vectors.shape[1]} numbers for each document where its model "
+            f"takes {model.width}; train again."
+        )
+    terms = Own.unpacked(vectors.reshape(-1, model.width), model.heads)
+    return ActiveModel(number, model, rows, terms)
 
-    answer: Mapping[str, Json]
-    null: float
-    calibrated: bool
-    history: ValuedHistory
-    weights: Float64
-    adds: Float64 | None = None
-    actual: Json = None
 
-    def json(self, most: int) -> dict[str, Json]:
-        """Return plain data, with at most so many documents of the history."""
-        return {
-            **self.answer,
-            "confidence": 1 - self.null,
-            "null": self.null,
-            "calibrated": self.calibrated,
-            "known": self.actual,
-            "because": self.because(most),
-        }
+# -- predictions ----------------------------------------------------------------------------
 
-    def because(self, most: int) -> list[dict[str, Json]]:
-        """Return the documents with the most weight, the heaviest first."""
-        order = np.argsort(-self.weights, kind="stable")[:most]
-        parts: list[dict[str, Json]] = []
-        for place in order[self.weights[order] > 0].tolist():
-            part = {
-                "id": self.history.ids[place],
-                "value": self.history.values[place],
-                "weight": float(self.weights[place]),
-            }
-            adds = {} if self.adds is None else {"adds": float(self.adds[place])}
-            parts.append(part | adds)
-        return parts
+Predictions: TypeAlias = tuple[Sequence[Mapping[str, Json]], Float64, Float64, Float64 | None, bool]
+"""Answers (t); the weights of the null key (t,) and of the history (t, h), which sum to one; what
+each document adds to the baseline (t, h), for numbers; true if the std was fitted to held-out
+ratings."""
 
 
 def predict_values(
     active: ActiveModel | None,
     center: Float32,
-    targets: PredictionTargets,
+    rows: Int64,
+    embeddings: Float32,
     history: ValuedHistory,
-) -> list[Prediction]:
+    most: int,
+) -> list[dict[str, Json]]:
     """Predict what the user with this history would give each of the targets.
 
     Args:
         active: the model of ratings that is active, if any.
         center: (d,) the mean embedding of all documents.
+        rows: (t,) rows of the targets that are documents, `NO_ROW` for others.
+        embeddings: (t, d) of the targets, the mean of a document's keys.
+        history: one that is usable.
+        most: documents of the history that each prediction shows.
+
+    Returns: each as a soft answer by the type of the values; numbers have the `baseline` to which
+        they are shrunk. `known` is what the user gave this very document, which took no part.
 
     Raises:
-        InvalidRequest: a history without a value, or a number that is out of the range that the
+        InvalidRequest: values of several types, or a number that is out of the range that the
             model was learned from.
     """
-    usable = _usable(history)
-    same = (targets.rows[:, None] == usable.rows) & (targets.rows[:, None] != NO_ROW)  # (t, h)
-    kind = _type_of(usable.values)
+    same = (rows[:, None] == history.rows) & (rows[:, None] != NO_ROW)  # (t, h)
+    kind = _type_of(history.values)
     if kind.kind == "number" and active is not None:
-        predictions = _by_model(active, targets, usable, same)
+        predictions = _by_model(active, rows, embeddings, history, same)
     else:
-        predictions = _by_texts(kind, center.astype(np.float64), targets, usable, same)
-    for prediction, places in zip(predictions, map(np.flatnonzero, same), strict=True):
-        prediction.actual = usable.values[places[-1]] if len(places) else None
-    return predictions
+        predictions = _by_texts(kind, center.astype(np.float64), embeddings, history, same)
+    answers, null, weights, adds, calibrated = predictions
+    replies: list[dict[str, Json]] = []
+    for target, (answer, nothing) in enumerate(zip(answers, null.tolist(), strict=True)):
+        known = np.flatnonzero(same[target])
+        order = np.argsort(-weights[target], kind="stable")[:most]
+        because = [
+            {
+                "id": history.ids[place],
+                "value": history.values[place],
+                "weight": float(weights[target, place]),
+                **({} if adds is None else {"adds": float(adds[target, place])}),
+            }
+            for place in order[weights[target, order] > 0].tolist()
+        ]
+        replies.append(
+            {
+                **answer,
+                "confidence": 1 - nothing,
+                "null": nothing,
+                "calibrated": calibrated,
+                "known": history.values[known[-1]] if len(known) else None,
+                "because": because,
+            }
+        )
+    return replies
 
 
-def _usable(history: ValuedHistory) -> ValuedHistory:
+def usable_history(history: ValuedHistory) -> ValuedHistory:
     """Return the part with a value and a weight; its weights have a mean of one."""
     weights = history.weights
     if (weights < 0).any():
@@ -216,8 +353,8 @@ def _type_of(values: Sequence[Json]) -> ValueType:
 
 
 def _by_model(
-    active: ActiveModel, targets: PredictionTargets, history: ValuedHistory, same: Bool
-) -> list[Prediction]:
+    active: ActiveModel, rows: Int64, embeddings: Float32, history: ValuedHistory, same: Bool
+) -> Predictions:
     """Predict numbers by the model of ratings."""
     model = active.model
     values = np.array(history.values, dtype=np.float64)
@@ -234,56 +371,30 @@ def _by_model(
             field="history",
         )
     rated = Rated(active.items(history.rows, history.embeddings), values, history.weights)
-    result = predict(model, active.items(targets.rows, targets.embeddings), rated, same)
+    result = predict(model, active.items(rows, embeddings), rated, same)
     sigmas = deviations(model.spread, result.features)
     answers = _numbers(result.mean, sigmas, result.baseline, result.weights)
     fitted = bool(model.spread.any())
-    return _predictions(history, answers, result.null, result.weights, result.shares, fitted)
+    return answers, result.null, result.weights, result.shares, fitted
 
 
 def _by_texts(
-    kind: ValueType,
-    center: Float64,
-    targets: PredictionTargets,
-    history: ValuedHistory,
-    same: Bool,
-) -> list[Prediction]:
+    kind: ValueType, center: Float64, embeddings: Float32, history: ValuedHistory, same: Bool
+) -> Predictions:
     """Predict without a model: numbers shrunk to a baseline, others by the blend of their type."""
-    attention = attended(targets.embeddings, history.embeddings, center, history.weights, same)
+    attention = attended(embeddings, history.embeddings, center, history.weights, same)
     if kind.kind == "number":
         values = np.array(history.values, dtype=np.float64)
-        blend = shrunk(attention, values, history.weights, same)
-        answers = _numbers(blend.mean, blend.std, blend.baseline, attention.weights)
-        adds = attention.weights * (values - blend.baseline[:, None])
-        return _predictions(history, answers, attention.null_weight, attention.weights, adds)
+        mean, std, baseline = shrunk(attention, values, history.weights, same)
+        numbers = _numbers(mean, std, baseline, attention.weights)
+        adds = attention.weights * (values - baseline[:, None])
+        return numbers, attention.null_weight, attention.weights, adds, False
     answers = []
     for weights in attention.weights:
         values_blend = blend_for(kind)
         values_blend.add(history.ids, history.values, weights)
         answers.append(values_blend.answer())
-    return _predictions(history, answers, attention.null_weight, attention.weights)
-
-
-def _predictions(
-    history: ValuedHistory,
-    answers: Sequence[Mapping[str, Json]],
-    null: Float64,
-    weights: Float64,
-    adds: Float64 | None = None,
-    calibrated: bool = False,
-) -> list[Prediction]:
-    """Return answers (t) with their weights (t, h) and what each document adds to them (t, h)."""
-    return [
-        Prediction(
-            answer,
-            float(null[target]),
-            calibrated,
-            history,
-            weights[target],
-            None if adds is None else adds[target],
-        )
-        for target, answer in enumerate(answers)
-    ]
+    return answers, attention.null_weight, attention.weights, None, False
 
 
 def _numbers(

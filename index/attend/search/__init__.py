@@ -1,7 +1,8 @@
 """Searching: a query → attention over a snapshot → an answer.
 
-Queries are encoded (`queries`), scored by what a version makes of their options (`scoring`) and
-attend to the keys of a snapshot (`attend`; over parts of them, `estimate`); their values (`values`)
-are blended and their hits listed and explained (`listing`) in an answer (`answer`). Several
-collections are merged, and matrices made, in `several`.
+Queries are encoded and moved by stored feedback (`queries`) and attend to the keys of a snapshot
+(`attend`); the best are scored once more by their tokens (`tokens`); their values (`values`) are
+blended, and their hits listed and explained (`hits`), in an answer (`answer`). Queries that are
+foreign to a collection are told by its own texts (`foreign`). Several collections are merged in
+`across`.
 """

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.api.answers import Answer, Calibrated, Facets, Hit, MemoryShare, Weighing
-from attend.api.search import SearchOptions
-from attend.attention import Attended
+from attend.api.answers import Answer, Calibrated, Facets, Hit, Matrix, MemoryShare, Weighing
+from attend.api.search import SearchOptions, SearchRequest
 from attend.collection.versions import Vanished
-from attend.core.deadline import checked, forgetting
-from attend.core.errors import InvalidRequest
+from attend.core.deadline import check_deadline, forgetting
+from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.types import Float64, Int64, Json
-from attend.search.attend import Attention
-from attend.search.estimate import WHOLE, attended_share
+from attend.search.attend import Attention, Scoring
 from attend.search.foreign import ERROR_RATE, LEAST, NOTHING_DUE, ForeignTests, best_score
-from attend.search.hits import shown_columns
-from attend.search.listing import Listing, best_keys, listed
+from attend.search.hits import (
+    WHOLE,
+    Listing,
+    attended_share,
+    best_keys,
+    contents_of,
+    explanations,
+    highlights,
+    listed,
+    matches,
+)
 from attend.search.queries import Search
-from attend.search.rerank import rerank
-from attend.search.tokens import TokenReader
+from attend.search.tokens import TokenReader, query_text, token_shares
 from attend.search.values import (
     HINT_SAMPLE,
     KEY,
@@ -37,7 +44,7 @@ from attend.search.values import (
     values_of,
 )
 from attend.store import CollectionStore, StoredDocument, compile_filter
-from attend.values import ValueType, blend_for, infer, only, with_all_keys
+from attend.values import ValueType, blend_for, infer, with_all_keys
 
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; beyond, each reads its own, and forgets."""
@@ -45,6 +52,12 @@ AHEAD = 10_000
 NO_ANSWER = "nothing here answers that"
 NO_DOCUMENTS = "nothing attended"
 """Reasons why a search has no answer."""
+
+TOKENS = "explain=tokens"
+"""The option that shows the shares of pairs of tokens."""
+
+MAX_CELLS = 1_000_000
+"""Cells of an attention matrix in one response: about 20 MB of JSON."""
 
 
 class Answered(NamedTuple):
@@ -55,296 +68,175 @@ class Answered(NamedTuple):
     place: int
 
 
-def facets_of(
-    store: CollectionStore, options: SearchOptions, value_name: str | None
-) -> Facets | None:
+Read = Callable[[Int64], list[StoredDocument]]
+"""Reads documents by their rows, in that order; raises Vanished if one is gone."""
+
+
+def answers_of(
+    searches: Sequence[Search],
+    attention: Attention,
+    passing: Int64 | None,
+    store: CollectionStore,
+    types: ValueTypes,
+    tokens: TokenReader,
+    foreign: ForeignTests,
+) -> list[Answered]:
+    """Return the answers to searches that share one attention; their documents are read together.
+
+    Args:
+        passing: documents that filter and mask let pass; None for all.
+        store: where the contents of these documents are read.
+
+    Raises:
+        Vanished: a document was deleted meanwhile.
+        UnknownField: no document has such a value, whether or not any answers.
+        InvalidRequest: a least confidence where none was fitted.
+    """
+    options, scoring = searches[0].request, attention.scoring
+    view, null = scoring.view, scoring.plan.mechanism.null_logit
+    facets = None if options.facets is None else _facets(store, options, types.value_name)
+    field = options.group_by
+    listings = [
+        listed(
+            top,
+            search.request,
+            view.version.number,
+            None if field is None else _labels(store, field, top.documents),
+        )
+        for search, top in zip(searches, attention.attended, strict=True)
+    ]
+    read, read_page = _readers(store, options, attention, listings)
+    calibrated, least, scores, unknown = _calibration(attention, foreign, options.min_confidence)
+    if facets or field is not None:
+        unknown = [*unknown, *_unknown_fields(store, options, facets, listings)]
+    type = _type_of(attention, options, types, read)
+    answers = []
+    for query, top in enumerate(attention.attended):
+        check_deadline()
+        confidence = top.confidence
+        if scores and len(top.documents):
+            confidence = conformal_share(scores, best_score(attention, query) or 0.0)
+        answered = top.total_documents > 0 and confidence >= least
+        search, listing = searches[query], listings[query]
+        answer = Answer(
+            hits=_hits(attention, query, search, listing, read_page, store, tokens),
+            answer=_value(attention, query, options, type, answered, read, store),
+            attended=top.total_documents,
+            answered=answered,
+            confidence=None if null is None and calibrated is None else confidence,
+            calibrated=calibrated,
+            exact=attention.exact,
+            recall=attention.recall,
+            generation=view.change,
+            projection=view.version.number,
+            next=listing.next,
+            facets=facets,
+            hints=unknown or None if len(top.documents) else filter_hints(store, options.filter),
+            weighing=_weighing(attention, query, passing) if options.explain else None,
+            memory=_memory(scoring, query, store) if options.explain else None,
+            took_ms=round((time.perf_counter() - search.started) * 1000, 3),
+        )
+        answers.append(Answered(answer, attention, query))
+    return answers
+
+
+def _facets(store: CollectionStore, options: SearchOptions, value_name: str | None) -> Facets:
     """Count values over what filter and mask let pass: a mask is a filter on ids."""
-    if options.facets is None:
-        return None
     parts: list[dict[str, Any]] = [options.filter or {}]
     if options.mask is not None:
         parts.append({"@id": {"nin": options.mask.exclude}})
         if options.mask.only is not None:
             parts.append({"@id": {"in": options.mask.only}})
     predicate = compile_filter({"$and": parts}) if any(parts) else None
-    return facets_by_name(store, options.facets, predicate, value_name)
+    return facets_by_name(store, options.facets or (), predicate, value_name)
 
 
-class Answering:
-    """Answers of searches that share one attention; their documents are read together.
+def _labels(store: CollectionStore, field: str, rows: Int64) -> list[Json]:
+    """Return each attended document's value of the field that groups."""
+    with forgetting():
+        return values_of(_read_texts(store, rows), field)
 
-    Args:
-        passing: documents that filter and mask let pass; None for all.
+
+def _read_texts(store: CollectionStore, rows: Int64) -> list[StoredDocument]:
+    documents = store.documents(rows)
+    if len(documents) < len(rows):
+        raise Vanished
+    return [documents[row] for row in rows.tolist()]
+
+
+def _readers(
+    store: CollectionStore,
+    options: SearchOptions,
+    attention: Attention,
+    listings: Sequence[Listing],
+) -> tuple[Read, Read]:
+    """Return what reads documents for their values, and what reads those of a page.
+
+    What pages and answers of all queries need is read in one statement.
     """
+    every = options.mode == "soft" and attention.all_weights is None
+    shown = options.title, options.highlight, options.explain, options.include, options.fields
+    shows_texts = any(shown)
+    # A value may be a text; and where the page is all that is read, one query reads its texts.
+    texts = options.value not in (None, KEY) or (shows_texts and not every)
+    needed = [
+        top.documents if every else top.documents[np.append(listing.ranks, 0)]
+        for top, listing in zip(attention.attended, listings, strict=True)
+        if len(top.documents)
+    ]
+    ahead: Mapping[int, StoredDocument] = {}
+    if 0 < sum(map(len, needed)) <= AHEAD:
+        ahead = store.documents(np.unique(np.concatenate(needed)), texts=texts)
 
-    def __init__(
-        self,
-        searches: Sequence[Search],
-        attention: Attention,
-        passing: Int64 | None,
-        store: CollectionStore,
-        readers: tuple[ValueTypes, TokenReader],
-        foreign: ForeignTests,
-    ) -> None:
-        self.searches = searches
-        self.options = searches[0].request
-        self.types, self.tokens = readers
-        if self.options.rerank:
-            attention = rerank(attention, searches, store, self.tokens)
-        self.attention = attention
-        self.passing = passing
-        self.store = store
-        self.foreign = foreign
-        self._inferred: ValueType | None = None
-        every = self.options.mode == "soft" and attention.all_weights is None
-        plain = not (self.options.title or self.options.highlight or self.options.explain)
-        self.shows_texts = not plain or bool(self.options.include or self.options.fields)
-        # A value may be a text; and where the page is all that is read, one query reads its texts.
-        self.with_texts = self.options.value not in (None, KEY) or (self.shows_texts and not every)
-        grouped = self.options.group_by is not None
-        version = attention.scoring.view.version.number
-        self.listings = [
-            listed(attended, search.request, version, self._labels(attended) if grouped else None)
-            for search, attended in zip(searches, attention.attended, strict=True)
-        ]
-        # What pages and answers of all queries need is read in one statement.
-        needed = [
-            attended.documents if every else attended.documents[np.append(listing.ranks, 0)]
-            for attended, listing in zip(attention.attended, self.listings, strict=True)
-            if len(attended.documents)
-        ]
-        self.documents: Mapping[int, StoredDocument] = {}
-        if 0 < sum(map(len, needed)) <= AHEAD:
-            rows = np.unique(np.concatenate(needed))
-            self.documents = store.documents(rows, texts=self.with_texts)
-
-    def answers(self, facets: Facets | None) -> list[Answered]:
-        """Return the answer to each query.
-
-        Raises:
-            Vanished: a document was deleted meanwhile.
-            UnknownField: no document has such a value, whether or not any answers.
-        """
-        scoring, foreign, least = self.attention.scoring, self.foreign, self.options.min_confidence
-        view, plan, test = scoring.view, scoring.plan, foreign.test
-        null, threshold = plan.mechanism.null_logit, view.version.tuning.threshold
-        calibrated: Calibrated = "examples" if plan.calibrated else None
-        unknown: Sequence[str] | None = None
-        if null is None:  # all searches come by before a training: what it takes is written out
-            number, mechanism = view.version.number, scoring.mechanism
-            low, high = foreign.settled.get(number, NOTHING_DUE)
-            if not low <= view.keys.documents <= high:
-                foreign.follow(number)
-                test = foreign.test
-            fits = scoring.parts is None and len(mechanism.gates) == 1 and mechanism.pool == "max"
-            if test and fits and (test.version, test.scorer) == (number, mechanism.scorer):
-                calibrated, threshold = "collection", ERROR_RATE
-            if test is None or test.version != number:
-                unknown = foreign.missing(view)
-        if least is None:
-            least = threshold or 0.0 if calibrated else 0.0
-        elif least and calibrated is None:
-            raise no_confidence(least)
-        if facets or self.options.group_by is not None:
-            unknown = [*(unknown or ()), *self._unknown_fields(facets)] or None
-        answers = []
-        for query, attended in enumerate(checked(self.attention.attended)):
-            confidence = attended.confidence
-            if test and calibrated == "collection" and len(attended.documents):
-                score = attended.logits[0].max() / scoring.mechanism.scale[0]
-                if scoring.words is not None or scoring.moved is not None:
-                    score = best_score(self.attention, query)
-                confidence = conformal_share(test.scores, score)
-            answered = attended.total_documents > 0 and confidence >= least
-            answer = Answer(
-                hits=self._hits(query, self.listings[query]),
-                answer=self._value(query, attended, answered),
-                attended=attended.total_documents,
-                answered=answered,
-                confidence=None if null is None and calibrated is None else confidence,
-                calibrated=calibrated,
-                exact=self.attention.exact,
-                recall=self.attention.recall,
-                generation=view.change,
-                projection=view.version.number,
-                next=self.listings[query].next,
-                facets=facets,
-                hints=unknown if len(attended.documents) else self._hints,
-                weighing=self._weighing(query) if self.options.explain else None,
-                memory=self._memory(query) if self.options.explain else None,
-                took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),
-            )
-            answers.append(Answered(answer, self.attention, query))
-        return answers
-
-    @property
-    def _hints(self) -> Sequence[str] | None:
-        """Say which fields of the filter no document has."""
-        return filter_hints(self.store, self.options.filter)
-
-    def _unknown_fields(self, facets: Facets | None) -> list[str]:
-        """Say which fields of facets and of group_by no document has, where they give nothing."""
-        empty = [name for name, facet in (facets or {}).items() if not facet.distinct]
-        group = self.options.group_by
-        hits = [hit for listing in self.listings for hit in listing.extras if group is not None]
-        is_ungrouped = bool(hits) and all(hit["group"] is None for hit in hits)
-        if not empty and not is_ungrouped:
-            return []
-        sample = self.store.sample(HINT_SAMPLE)
-        grouped = field_hints(sample, [str(group)] if is_ungrouped else [], "group_by")
-        return [*field_hints(sample, empty, "facets"), *grouped]
-
-    def _hits(self, query: int, listing: Listing) -> list[Hit]:
-        attended, options = self.attention.attended[query], self.options
-        rows = attended.documents[listing.ranks]
-        texts = self.shows_texts and not self.with_texts
-        documents = self._with_texts(rows) if texts else self._documents(rows)
-        if self.shows_texts:
-            search = self.searches[query]
-            columns = shown_columns(
-                self.store, self.attention, query, search, documents, listing, self.tokens
-            )
-            for extra, *values in zip(listing.extras, *columns.values(), strict=True):
-                extra |= zip(columns, values, strict=True)
-        return [
-            Hit(
-                id=document.id,
-                score=score,
-                weight=weight,
-                value=value,
-                payload=document.payload
-                if options.fields is None
-                else only(document.payload, options.fields, document.fields),
-                **extra,
-            )
-            for document, value, score, weight, extra in zip(
-                documents,
-                self._values(query, rows, documents),
-                attended.scores[listing.ranks].tolist(),
-                attended.weights[listing.ranks].tolist(),
-                listing.extras,
-                strict=True,
-            )
-        ]
-
-    def _weighing(self, query: int) -> Weighing:
-        """Return the numbers that turned logits into weights."""
-        scoring, attended = self.attention.scoring, self.attention.attended[query]
-        share = WHOLE
-        if self.attention.all_weights is None:
-            share = attended_share(scoring, attended, self.passing, query)
-        null, temperature = attended.null, scoring.mechanism.temperature
-        return Weighing(
-            temperature,
-            scoring.mechanism.gates.tolist(),
-            None if null is None else (null * temperature).tolist(),
-            scoring.view.version.tuning.threshold,
-            share,
-        )
-
-    def _memory(self, query: int) -> list[MemoryShare]:
-        """Return the stored questions that moved a query; of a mixture, that moved its parts."""
-        scoring = self.attention.scoring
-        if scoring.moved is None:
-            return []
-        return scoring.moved.explained(self.store, None if scoring.parts is not None else query)
-
-    def _value(self, query: int, attended: Attended, answered: bool) -> dict[str, Json]:
-        """Return the blend of all attended (soft), or of a one-hot weight on the best (hard)."""
-        type = self._type
-        if not answered:
-            reason = NO_ANSWER if attended.total_documents else NO_DOCUMENTS
-            return with_all_keys({**blend_for(type).answer(), "type": "nothing", "reason": reason})
-        scoring = self.attention.scoring
-        projection, gates = scoring.view.version.projection, scoring.plan.mechanism.gates
-        through = (
-            type.kind == "vector"
-            and scoring.view.version.tuning.takes(self.options.value)
-            and (projection.w_v is not None or projection.w_o is not None)
-        )
-        blend = HeadBlend(projection, gates) if through else blend_for(type)
-        blocks: Iterable[tuple[Int64, Float64]]
-        hard = self.options.mode == "hard"
-        if hard:
-            blocks = [(attended.documents[:1], np.ones((len(attended.head_weights), 1)))]
-        elif self.attention.all_weights is None:
-            blocks = [(attended.documents, attended.head_weights)]
-        else:
-            every = self.attention.all_weights(slice(query, query + 1))
-            blocks = ((block.documents, block.heads[0]) for block in every)
-        for rows, weights in blocks:
-            documents = self._documents(rows)
-            ids = [document.id for document in documents]
-            by_head = weights if scoring.parts is None else scoring.over_parts(weights)
-            by_head = by_head if through else gates @ by_head
-            blend.add(ids, self._values(query, rows, documents), by_head)
-        answer = blend.answer()
-        if self.options.decode and answer.get("vector") is not None:
-            vector = np.array(answer["vector"])
-            answer["decoded"] = decode_value(self.store, self.options.value, vector)
-        return with_all_keys(answer, float(attended.weights[0]) if hard else None)
-
-    @property
-    def _type(self) -> ValueType:
-        """The type of the values that `value` names, of all queries together.
-
-        No `cached_property`: in Python 3.11 its lock is one for all searches, and other searches
-        would wait while a large one reads its values.
-        """
-        if self._inferred is None:
-            self._inferred = self._infer_type()
-        return self._inferred
-
-    def _infer_type(self) -> ValueType:
-        path, best = self.options.value, 1 if self.options.mode == "hard" else None
-        values = [
-            value
-            for attended in checked(self.attention.attended)
-            for value in values_of(self._documents(attended.documents[:best]), path)
-        ]
-        type = self.types.of(path, self.attention.scoring.view, values)
-        if type is not None:
-            return type
-        # A hard answer without a path is the best document's value, whatever the others' are.
-        if path is None and best is not None:
-            return infer(values)
-        every = [attended.documents for attended in self.attention.attended]
-        documents = self._documents(np.unique(np.concatenate(every)))
-        check_path(path, documents)
-        return infer(values_of(documents, path))
-
-    def _documents(self, rows: Int64) -> list[StoredDocument]:
-        numbers, documents = rows.tolist(), self.documents
+    def read(rows: Int64) -> list[StoredDocument]:
+        numbers, documents = rows.tolist(), ahead
         if not documents.keys() >= set(numbers):
             with forgetting():  # one block is read after another
-                documents = self.store.documents(rows, texts=self.with_texts)
+                documents = store.documents(rows, texts=texts)
         try:
             return [documents[row] for row in numbers]
         except KeyError:
             raise Vanished from None
 
-    def _with_texts(self, rows: Int64) -> list[StoredDocument]:
-        documents = self.store.documents(rows)
-        if len(documents) < len(rows):
-            raise Vanished
-        return [documents[row] for row in rows.tolist()]
+    return read, partial(_read_texts, store) if shows_texts and not texts else read
 
-    def _labels(self, attended: Attended) -> list[Json]:
-        """Return each attended document's value of the field that groups."""
-        with forgetting():
-            return values_of(self._with_texts(attended.documents), self.options.group_by)
 
-    def _values(self, query: int, rows: Int64, documents: Sequence[StoredDocument]) -> list[Json]:
-        path = self.options.value
-        if path != KEY:
-            return values_of(documents, path)
-        best = best_keys(self.attention.scoring, query, rows)
-        if len(best) < len(rows):
-            raise Vanished
-        keys = self.store.embeddings([best[row] for row in rows.tolist()])
-        if len(keys) < len(rows):
-            raise Vanished
-        return [key.tolist() for key in keys]
+def _calibration(
+    attention: Attention, foreign: ForeignTests, least: float | None
+) -> tuple[Calibrated, float, Sequence[float], Sequence[str]]:
+    """Return what tells whether a search has an answer.
+
+    Returns: what fitted the confidence; the least one; the scores of the foreign test, if that is
+        what tells; and why nothing does, as a hint.
+    """
+    scoring, test, unknown = attention.scoring, foreign.test, None
+    view, mechanism, number = scoring.view, scoring.mechanism, scoring.view.version.number
+    threshold = view.version.tuning.threshold
+    calibrated: Calibrated = "examples" if scoring.plan.calibrated else None
+    scores: Sequence[float] = ()
+    if scoring.plan.mechanism.null_logit is None:  # all searches come by before a training
+        low, high = foreign.settled.get(number, NOTHING_DUE)
+        if not low <= view.keys.documents <= high:
+            foreign.follow(number)
+            test = foreign.test
+        fits = scoring.queries.parts is None and len(mechanism.gates) == 1
+        made_for = number, mechanism.scorer, mechanism.pool
+        if test and fits and (test.version, test.scorer, "max") == made_for:
+            calibrated, threshold, scores = "collection", ERROR_RATE, test.scores
+        if test is None or test.version != number:
+            unknown = foreign.missing(view)
+    if least is None:
+        least = threshold or 0.0 if calibrated else 0.0
+    elif least and calibrated is None:
+        raise InvalidRequest(
+            f"min_confidence is {least:g}, but no confidence was fitted for this search: a "
+            f"training fits it, for the defaults of attend, pool, scorer, temperature and "
+            f"lexical, and a collection of {LEAST} texts or more has one of its own once it was "
+            f"built or published, for the default scorer and pool. Train first (attend train), "
+            f"publish the collection, leave these options out, or leave out min_confidence.",
+            field="min_confidence",
+        )
+    return calibrated, least, scores, unknown or ()
 
 
 def conformal_share(scores: Sequence[float], score: float) -> float:
@@ -359,13 +251,232 @@ def conformal_share(scores: Sequence[float], score: float) -> float:
     return (1 + bisect_right(scores, score)) / (len(scores) + 1)
 
 
-def no_confidence(least: float) -> InvalidRequest:
-    """Return the error for a `min_confidence` with nothing to compare it with."""
-    return InvalidRequest(
-        f"min_confidence is {least:g}, but no confidence was fitted for this search: a "
-        f"training fits it, for the defaults of attend, pool, scorer, temperature and lexical, "
-        f"and a collection of {LEAST} texts or more has one of its own once it was built or "
-        f"published, for the default scorer and pool. Train first (attend train), publish the "
-        f"collection, leave these options out, or leave out min_confidence.",
-        field="min_confidence",
+def _unknown_fields(
+    store: CollectionStore,
+    options: SearchOptions,
+    facets: Facets | None,
+    listings: Sequence[Listing],
+) -> list[str]:
+    """Say which fields of facets and of group_by no document has, where they give nothing."""
+    empty = [name for name, facet in (facets or {}).items() if not facet.distinct]
+    group = options.group_by
+    hits = [hit for listing in listings for hit in listing.extras if group is not None]
+    is_ungrouped = bool(hits) and all(hit["group"] is None for hit in hits)
+    if not empty and not is_ungrouped:
+        return []
+    sample = store.sample(HINT_SAMPLE)
+    grouped = field_hints(sample, [str(group)] if is_ungrouped else [], "group_by")
+    return [*field_hints(sample, empty, "facets"), *grouped]
+
+
+def _hits(
+    attention: Attention,
+    query: int,
+    search: Search,
+    listing: Listing,
+    read: Read,
+    store: CollectionStore,
+    tokens: TokenReader,
+) -> list[Hit]:
+    """Return the hits of a page with what the request wants to see of them."""
+    options, attended, scoring = search.request, attention.attended[query], attention.scoring
+    rows = attended.documents[listing.ranks]
+    documents = read(rows)
+    columns: dict[str, Sequence[Any]] = {
+        "score": attended.scores[listing.ranks].tolist(),
+        "weight": attended.weights[listing.ranks].tolist(),
+        "value": values_of(documents, options.value)
+        if options.value != KEY
+        else _best_keys(attention, query, documents, store),
+    }
+    matched = []
+    if options.highlight or options.explain or options.include:
+        matched = matches(store, scoring, query, documents)
+    if options.highlight:
+        texts = search.query.texts  # type: ignore[union-attr]  # encoded
+        every = [text for pairs in texts for text, _ in pairs]
+        columns["highlight"] = highlights(store, matched, every)
+    if options.explain:
+        names = [
+            {"part": number, **part.model_dump(include={"id", "text"}, exclude_none=True)}
+            for number, part in enumerate(options.query.mixture or ())
+        ]
+        explained = explanations(attention, query, listing.ranks, matched, names)
+        if options.explain == "tokens":
+            text, encoder = query_text(search, TOKENS), tokens.encoder(TOKENS)
+            shares = token_shares(store, scoring, query, matched, encoder, text)
+            for parts, pairs in zip(explained, shares, strict=True):
+                if pairs is not None:
+                    # What the pairs leave of the score by keys: special tokens, biases, learned
+                    # offsets, and what feedback added by moving the query.
+                    pairs["rest"] = parts["dense"] - float(np.sum(pairs["shares"]))
+                parts["tokens"] = pairs
+        columns["explanation"] = explained
+    contents = contents_of(documents, matched, options)
+    rows_of = zip(*columns.values(), strict=True)
+    return [
+        Hit(**content, **dict(zip(columns, values, strict=True)), **extra)
+        for content, values, extra in zip(contents, rows_of, listing.extras, strict=True)
+    ]
+
+
+def _best_keys(
+    attention: Attention, query: int, documents: Sequence[StoredDocument], store: CollectionStore
+) -> list[Json]:
+    """Return of documents the key that matches a query best."""
+    rows = [document.row for document in documents]
+    best = best_keys(attention.scoring, query, np.array(rows, dtype=np.int64))
+    keys = store.embeddings([best[row] for row in rows if row in best])
+    if len(keys) < len(rows):
+        raise Vanished
+    return [key.tolist() for key in keys]
+
+
+def _weighing(attention: Attention, query: int, passing: Int64 | None) -> Weighing:
+    """Return the numbers that turned logits into weights."""
+    scoring, attended, share = attention.scoring, attention.attended[query], WHOLE
+    if attention.all_weights is None:
+        share = attended_share(scoring, attended, passing, query)
+    null, temperature = attended.null, scoring.mechanism.temperature
+    return Weighing(
+        temperature,
+        scoring.mechanism.gates.tolist(),
+        None if null is None else (null * temperature).tolist(),
+        scoring.view.version.tuning.threshold,
+        share,
     )
+
+
+def _memory(scoring: Scoring, query: int, store: CollectionStore) -> list[MemoryShare]:
+    """Return the stored questions that moved a query; of a mixture, that moved its parts."""
+    embeddings, _, mixture, before, memory = scoring.queries
+    if memory is None or before is None:
+        return []
+    part = slice(query, query + 1) if mixture is None else slice(None)
+    return memory.explained(store, before[part], embeddings[part])
+
+
+def _type_of(
+    attention: Attention, options: SearchOptions, types: ValueTypes, read: Read
+) -> ValueType:
+    """Return the type of the values that `value` names, of all queries together."""
+    path, best = options.value, 1 if options.mode == "hard" else None
+    values = [
+        value
+        for attended in attention.attended
+        for value in values_of(read(attended.documents[:best]), path)
+    ]
+    type = types.of(path, attention.scoring.view, values)
+    if type is not None:
+        return type
+    # A hard answer without a path is the best document's value, whatever the others' are.
+    if path is None and best is not None:
+        return infer(values)
+    documents = read(np.unique(np.concatenate([top.documents for top in attention.attended])))
+    check_path(path, documents)
+    return infer(values_of(documents, path))
+
+
+def _value(
+    attention: Attention,
+    query: int,
+    options: SearchOptions,
+    type: ValueType,
+    answered: bool,
+    read: Read,
+    store: CollectionStore,
+) -> dict[str, Json]:
+    """Return the blend of all attended (soft), or of a one-hot weight on the best (hard)."""
+    attended, scoring = attention.attended[query], attention.scoring
+    if not answered:
+        reason = NO_ANSWER if attended.total_documents else NO_DOCUMENTS
+        return with_all_keys({**blend_for(type).answer(), "type": "nothing", "reason": reason})
+    projection, gates = scoring.view.version.projection, scoring.plan.mechanism.gates
+    through = (
+        type.kind == "vector"
+        and scoring.view.version.tuning.takes(options.value)
+        and (projection.w_v is not None or projection.w_o is not None)
+    )
+    blend = HeadBlend(projection, gates) if through else blend_for(type)
+    blocks: Iterable[tuple[Int64, Float64]]
+    hard = options.mode == "hard"
+    if hard:
+        blocks = [(attended.documents[:1], np.ones((len(attended.head_weights), 1)))]
+    elif attention.all_weights is None:
+        blocks = [(attended.documents, attended.head_weights)]
+    else:
+        every = attention.all_weights(slice(query, query + 1))
+        blocks = ((block.documents, block.heads[0]) for block in every)
+    for rows, by_head in blocks:
+        documents, parts = read(rows), scoring.queries.parts
+        if parts is not None:  # mixed over the parts: (p,) @ (p, H, n) -> (H, n)
+            by_part = by_head.reshape(len(parts), projection.heads, -1)
+            by_head = np.asarray(np.tensordot(parts, by_part, axes=1))
+        values = (
+            values_of(documents, options.value)
+            if options.value != KEY
+            else _best_keys(attention, query, documents, store)
+        )
+        ids = [document.id for document in documents]
+        blend.add(ids, values, by_head if through else gates @ by_head)
+    answer = blend.answer()
+    if options.decode and answer.get("vector") is not None:
+        vector = np.array(answer["vector"])
+        answer["decoded"] = decode_value(store, options.value, vector)
+    return with_all_keys(answer, float(attended.weights[0]) if hard else None)
+
+
+# -- matrices -------------------------------------------------------------------------------
+
+
+def matrix_options(requests: Sequence[SearchRequest]) -> SearchRequest:
+    """Return the options of a matrix: over all documents, and of all requests.
+
+    Raises:
+        InvalidRequest: the requests differ in more than their queries, or one is a mixture.
+    """
+    if len({request.model_dump_json(exclude={"query"}) for request in requests}) != 1:
+        raise InvalidRequest(
+            "A matrix has one set of options for all of its queries; send the same with each.",
+            field="searches",
+        )
+    if any(request.query.mixture for request in requests):
+        raise InvalidRequest(
+            "A matrix has a row for each query, and a mixture is several; send its parts as "
+            "queries, or search.",
+            field="searches",
+        )
+    return requests[0].model_copy(update={"attend": "all"})
+
+
+def check_cells(queries: int, documents: int) -> None:
+    """Raise LimitExceeded for a matrix with more cells than are sent at once."""
+    if queries * documents > MAX_CELLS:
+        raise LimitExceeded(
+            f"{queries} queries over {documents} documents are more than the {MAX_CELLS} cells "
+            f"that are sent at once; filter, or send fewer queries."
+        )
+
+
+def matrix_of(attention: Attention, store: CollectionStore) -> Matrix:
+    """Return logits and weights of every query over every document that is attended to.
+
+    Raises:
+        Vanished: a document was deleted meanwhile.
+    """
+    view = attention.scoring.view
+    columns = np.unique(np.concatenate([top.documents for top in attention.attended]))
+    documents = store.documents(columns, texts=False)
+    if len(documents) < len(columns):
+        raise Vanished
+    matrix: tuple[list[Any], list[Any], list[Any]] = [], [], []
+    for top in attention.attended:
+        places = np.searchsorted(columns, top.documents)
+        logits = np.full((len(top.logits), len(columns)), -np.inf)  # (H, n)
+        heads, weights = np.zeros_like(logits), np.zeros(len(columns))
+        logits[:, places], heads[:, places] = top.logits, top.head_weights
+        weights[places] = top.weights
+        for rows, array in zip(matrix, (logits, heads, weights), strict=True):
+            rows.append(array.tolist())
+    ids = [documents[row].id for row in columns.tolist()]
+    return Matrix(ids, *matrix, view.change, view.version.number)

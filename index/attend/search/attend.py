@@ -1,39 +1,345 @@
 """Attention of queries over the documents of a snapshot: candidates, then exact weights.
 
-Three ways lead to the same numbers. FAISS proposes candidates where its inner product orders keys
-as the scorer does, and they are scored again exactly. Where BM25 counts, the best by words join
-them, until no document outside of both can be among the top. Or every key is scored in blocks:
-for weights over all documents, where that is cheap, or for a scorer that no index knows.
+A version makes a plan of some options, and the plan scores the queries of one search. `attend`
+chooses which documents are scored: candidates that FAISS proposes where its inner product orders
+keys as the scorer does, those that share most words, or all, in blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from attend.api.search import SearchOptions
 from attend.attention import (
+    Additive,
     Attended,
     BlockWeights,
     Logits,
+    Mechanism,
     attend_logits,
     attend_many,
+    default_scale,
+    log_mix,
     weighed,
     weights_by_block,
 )
-from attend.collection.versions import View
-from attend.core.arrays import KeyTable, kth_largest
+from attend.collection.versions import Version, View
+from attend.core.arrays import KeyTable, kth_largest, locate
 from attend.core.coalesce import timed
-from attend.core.errors import LimitExceeded, WrongKeys
+from attend.core.deadline import checked
+from attend.core.errors import InvalidRequest, LimitExceeded, WrongKeys
 from attend.core.settings import Settings
-from attend.core.types import Int64
+from attend.core.types import Float32, Float64, Floats, Int64
 from attend.keys.segment import BLOCK_KEYS
-from attend.search.estimate import estimate_mixture, worth_estimating
-from attend.search.memory import Queries
-from attend.search.queries import BestByWords, WordScores
-from attend.search.scoring import ALL, MAX_SCORES, AttentionOptions, Scoring, plan_of
+from attend.projection import RAW_KEYS, Projection
+from attend.recommend.weights import PartScores
+from attend.search.queries import Queries, WordScores, word_weight
+
+MAX_PLANS = 64
+"""Plans that a version keeps."""
+
+FEW_KEYS = 1024
+"""Up to this many keys queries are float64: float32 moves a weight by a millionth or two."""
+
+MAX_SCORES = 1 << 20
+"""Scores of a block of keys, for all queries and heads of one pass: 8 MB, some eight times over."""
+
+ALL = slice(None)
+
+
+class AttentionOptions(NamedTuple):
+    """Options of one attention; None leaves the choice to the version that answers.
+
+    Attributes:
+        attend: the number of documents that share the weights.
+        scorer: dot, cosine, laplace or additive.
+        scale: the factor on its result.
+        heads: one weight for each head.
+        pool: the way in which the keys of a document make its logit.
+        temperature: relative to the fitted one.
+        lexical: the BM25 weight; True for the default one.
+        best: with attend "all", the number of best documents to return; None for every one.
+        recall: the share of the nearest keys that an approximate index finds.
+    """
+
+    attend: int | Literal["all"] = 100
+    scorer: str | None = None
+    scale: float | None = None
+    heads: tuple[float, ...] | None = None
+    pool: Literal["max", "sum"] | None = None
+    temperature: float = 1.0
+    lexical: bool | float | None = None
+    best: int | None = None
+    recall: float | None = None
+
+    @classmethod
+    def of(cls, options: SearchOptions) -> AttentionOptions:
+        """Return the options of a search."""
+        ends = options.group_by is None and options.cursor is None
+        return cls(
+            options.attend,
+            options.scorer,
+            options.scale,
+            None if options.heads is None else tuple(options.heads),
+            options.pool,
+            options.temperature,
+            options.lexical,
+            # One more than are listed, to know whether more follow.
+            options.k + options.offset + 1 if ends else None,
+            options.recall,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ScoringPlan:
+    """Constants of one version and one set of options.
+
+    Attributes:
+        mechanism: scorer, scale, pool, temperature, gates and no-answer score.
+        projection: in the form that the scorer needs.
+        stored_form: true if the keys of the snapshot are in that form.
+        untouched: true if queries are the embeddings as they are.
+        native: true if the index orders documents as the mechanism does, but for words.
+        indexed: true if it orders them as each single head does.
+        reranks: true if the scorer was fitted to candidates, and looks at no others.
+        calibrated: true if scale and no-answer score were fitted for these options.
+    """
+
+    mechanism: Mechanism
+    projection: Projection
+    stored_form: bool
+    untouched: bool
+    native: bool
+    indexed: bool
+    reranks: bool
+    calibrated: bool
+
+
+def plan_of(
+    version: Version,
+    settings: Settings,
+    options: AttentionOptions,
+    *,
+    words: bool,
+    mixture: bool = False,
+    longest: float = np.inf,
+) -> ScoringPlan:
+    """Return the plan of a version for some options; it is made once and kept by the version.
+
+    Args:
+        words: true if the queries have texts whose words count.
+        mixture: true if the queries are parts of one mixture.
+        longest: the length that no key exceeds.
+    """
+    # Neither what is listed nor the index matters; the settings may be changed.
+    key = (*options[:-2], words, mixture, longest, settings.normalize, settings.scale)
+    plan = version.plans.get(key)
+    if plan is None:
+        if len(version.plans) >= MAX_PLANS:
+            version.plans.clear()
+        plan = _plan(version, settings, options, words, mixture)
+        if plan.stored_form:
+            plan = replace(plan, mechanism=replace(plan.mechanism, longest=longest))
+        version.plans[key] = plan
+    return plan
+
+
+def _plan(
+    version: Version, settings: Settings, options: AttentionOptions, words: bool, mixture: bool
+) -> ScoringPlan:
+    stored, tuning = version.projection, version.tuning
+    scorer, pool = options.scorer or tuning.scorer or settings.scorer, options.pool or tuning.pool
+    gates = _gates(stored, options.heads)
+    only_cosine = settings.scorer == "cosine" and not settings.unit_embeddings
+    # The scorer of the version was fitted to keys as they are.
+    if scorer not in (tuning.scorer, "cosine") and only_cosine:
+        raise InvalidRequest(
+            f"This collection was made for the scorer cosine and keeps its keys at length one; "
+            f"{scorer} would not see their lengths. Ask for cosine, or make a collection with the "
+            f"scorer {scorer}.",
+            field="scorer",
+        )
+    unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
+    # Keys of length one, but for examples, whose lengths say how much they count: an inner
+    # product keeps those, where a cosine would divide them away.
+    lengths_count = unit and (stored.normalized or not len(version.offsets.keys))
+    name = "dot" if scorer == "cosine" and lengths_count else scorer
+    fitted = scorer == (tuning.scorer or settings.scorer)
+    default = settings.scale if scorer == settings.scorer else None
+    scale = options.scale or (tuning.scale if fitted else None) or default
+    rescaled = not fitted or pool != tuning.pool or options.scale is not None
+    # A query without text has no words, whatever the options say; the parts of a mixture do not
+    # attend to their own best, for which a no-answer score is fitted.
+    by_words = word_weight(options.lexical if words else False, tuning)
+    as_fitted = (
+        not (rescaled or mixture)
+        and tuning.attend in (None, options.attend)
+        and by_words == word_weight(None, tuning)
+        and options.heads is None
+    )
+    mechanism = Mechanism(
+        name,
+        _by_head(scale or default_scale(name, unit, stored.d_k), gates),
+        gates,
+        pool,
+        options.temperature * (1.0 if rescaled else tuning.temperature),
+        None if tuning.null is None or not as_fitted else _by_head(tuning.null, gates),
+        _additive(stored),
+        np.array(tuning.levels) if tuning.levels and len(gates) == 1 else None,
+    )
+    raw = stored.key_fingerprint == RAW_KEYS and not version.moved
+    projection = stored.form_for(scorer) if raw else stored
+    ordered = name == "dot" and pool == "max"
+    stored_form = projection.key_fingerprint == stored.key_fingerprint
+    plain = not projection.tensors and not projection.normalize_queries
+    return ScoringPlan(
+        mechanism=mechanism,
+        projection=projection,
+        stored_form=stored_form,
+        untouched=plain and projection.heads == 1,
+        # The second best document of every head may lead the mixture, yet be proposed by none.
+        native=ordered and mechanism.heads == 1,
+        indexed=ordered and stored_form,
+        reranks=scorer == "additive" and tuning.scorer == scorer,
+        calibrated=mechanism.null_logit is not None and options.temperature == 1,
+    )
+
+
+def _by_head(numbers: float | Sequence[float], gates: Float64) -> Float64:
+    """Return one number for each head (H,)."""
+    return np.broadcast_to(np.asarray(numbers, dtype=np.float64), gates.shape)
+
+
+def _additive(projection: Projection) -> Additive | None:
+    w, u, v = projection.additive_w, projection.additive_u, projection.additive_v
+    if w is None or u is None or v is None:
+        return None
+    offset = None if projection.additive_b is None else projection.additive_b.astype(np.float64)
+    return Additive(w.astype(np.float64), u.astype(np.float64), v.astype(np.float64), offset)
+
+
+def _gates(projection: Projection, heads: tuple[float, ...] | None) -> Float64:
+    if heads is None:
+        return projection.gates
+    if len(heads) != projection.heads:
+        raise InvalidRequest(
+            f"{len(heads)} head weights were given, but the projection has {projection.heads} "
+            f"heads; send one weight for each.",
+            field="heads",
+        )
+    return np.asarray(heads, dtype=np.float64) / sum(heads)
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """Queries over a snapshot, as a plan scores them.
+
+    Attributes:
+        heads: (q, H, d) the projected queries; of a mixture (1, p * H, d), part by part.
+        shift: (q, H) what folding adds to each logit.
+        masked: documents that a scan leaves out besides those that filters do.
+    """
+
+    view: View
+    plan: ScoringPlan
+    mechanism: Mechanism
+    queries: Queries
+    heads: Floats
+    shift: Float64
+    masked: Int64 | None = None
+
+    @classmethod
+    def of(
+        cls, view: View, plan: ScoringPlan, queries: Queries, masked: Int64 | None = None
+    ) -> Scoring:
+        """Project queries by a plan."""
+        embeddings, parts = queries.embeddings, queries.parts
+        exact = embeddings.astype(np.float64) if view.keys.keys <= FEW_KEYS else embeddings
+        heads: Floats = exact[:, None, :]
+        shift: Floats = np.zeros((len(exact), 1))
+        if not plan.untouched:
+            heads, shift = plan.projection.project(exact)
+        mechanism = plan.mechanism
+        if parts is not None:  # its heads once for each part, as the parts count
+            gates = np.outer(parts, mechanism.gates).ravel()  # (p, H) -> (p * H,)
+            scale = np.tile(mechanism.scale, len(parts))
+            mechanism = replace(mechanism, gates=gates / gates.sum(), scale=scale)
+            heads = heads.reshape(1, mechanism.heads, heads.shape[2])
+            shift = shift.reshape(1, mechanism.heads)
+        scaled = np.asarray(shift * mechanism.scale, dtype=np.float64)
+        return cls(view, plan, mechanism, queries, heads, scaled, masked)
+
+    @property
+    def unmoved(self) -> Float32:
+        """The embeddings before feedback moved them."""
+        return self.queries.embeddings if self.queries.before is None else self.queries.before
+
+    def by_head(self, candidates: KeyTable) -> KeyTable:
+        """Return documents with their keys by head, (m, Hk, d)."""
+        if not self.plan.stored_form:
+            return replace(candidates, vectors=self.plan.projection.keys(candidates.vectors))
+        (count, width), d = candidates.vectors.shape, self.heads.shape[2]
+        return replace(candidates, vectors=candidates.vectors.reshape(count, width // d, d))
+
+    def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
+        """Return all documents of `rows` with their keys by head, block by block."""
+        most = max(1, MAX_SCORES // self.mechanism.heads)
+        for candidates in checked(self.view.keys.blocks(rows)):
+            parts = [candidates] if len(candidates.ids) <= most else candidates.blocks(most)
+            yield from map(self.by_head, parts)
+
+    def bias(self, documents: Int64, queries: slice = ALL) -> Float64:
+        """Return what is added to the logits of documents (n,): (q, H, n), or (q, H, 1)."""
+        bias = self.shift[queries][:, :, None]
+        if (words := self.word_bias(documents, queries)) is not None:
+            bias = bias + words
+        if self.masked is not None:
+            bias = bias + np.where(np.isin(documents, self.masked), -np.inf, 0.0)
+        return bias
+
+    def word_bias(self, documents: Int64, queries: slice = ALL) -> Float64 | None:
+        """Return what BM25, or a history, adds to the logits of documents (n,): (q, H, n)."""
+        words = self.queries.words
+        if words is None:
+            return None
+        if isinstance(words, PartScores):
+            shares = words.of(documents)  # (p, n)
+        else:
+            words = words[queries] if self.queries.parts is None else words
+            shares = np.stack([scores.of(documents) for scores in words])  # (q or p, n)
+        shape = (len(self.heads[queries]), self.mechanism.heads, len(documents))
+        by_head = np.repeat(shares, self.plan.projection.heads, axis=0).reshape(shape)
+        return np.asarray(by_head * self.mechanism.scale[:, None])
+
+    def log_weights(self, attended: Attended) -> Float64:
+        """Return the log weights of attended documents (n,), also of those far too far off."""
+        return log_mix(self.log_shares(attended, ALL), self.mechanism.gates)
+
+    def log_shares(self, attended: Attended, places: Int64 | slice) -> Float64:
+        """Return the log weights of some attended documents in each head, (H, k)."""
+        logits = attended.logits[:, places] / self.mechanism.temperature
+        return logits - attended.log_partition[:, None]
+
+    def index_queries(self) -> Float32:
+        """Return the queries in the space of the index: (q, H, Hk * d).
+
+        An index of several heads holds their keys side by side; a head's query is zero
+        over the others, so that one inner product is that head's.
+        """
+        if not self.plan.stored_form:
+            return self.queries.embeddings[:, None, :]
+        q, heads, d = self.heads.shape
+        if self.view.version.width == d:
+            return np.ascontiguousarray(self.heads, dtype=np.float32)
+        spread = np.zeros((q, heads, heads, d), dtype=np.float32)
+        spread[:, np.arange(heads), np.arange(heads)] = self.heads
+        return spread.reshape(q, heads, heads * d)
+
 
 SCAN_FLOATS = 64_000_000
 """Up to this many floats, scoring all keys takes tens of milliseconds: exact is cheap."""
@@ -52,6 +358,10 @@ MAX_RANKED = 10_000_000
 
 SCAN_SHARE = 8
 """Candidates that are more than one document in eight cost as much as all."""
+
+MANY_PARTS = 16
+PART_RECALL = 0.65
+"""The share of the nearest that each of many parts finds: what one misses, others propose."""
 
 
 @dataclass(frozen=True)
@@ -83,74 +393,79 @@ def attend(
     rows: Int64 | None = None,
     without: Int64 | None = None,
     *,
-    estimate: bool = False,
+    approximate: bool = False,
 ) -> Attention:
     """Return the attention of queries over the documents of a snapshot.
 
-    The one attention over stored documents: searches and recommendations call it, and whatever
-    judges a version by what it would answer.
+    The first of these routes that fits is taken:
+
+    1. a mixture over quantised keys: the candidates of each part;
+    2. weights over all documents, or a mixture: all keys, in blocks;
+    3. a scorer that was fitted to candidates: those of the index;
+    4. words, or a scorer that no index knows, in a small collection: all keys;
+    5. words beside a scorer that the index knows: candidates, until they are proved to be enough;
+    6. everything else: the candidates of the index.
 
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
         without: a few documents, ascending, that are masked besides.
-        estimate: true if a mixture over all may be estimated, where keys are quantised.
+        approximate: true if a mixture over all may take the first route, too.
 
     Raises:
         InvalidRequest: options that the version cannot follow.
         LimitExceeded: more weights than memory is for.
         WrongKeys: the snapshot is damaged, and the next one is not.
     """
+    words, is_mixture, keys = queries.words, queries.parts is not None, view.keys
+    masked, number, recall = None, options.attend, options.recall
+    if without is not None and len(without):
+        if rows is None and (number == "all" or is_mixture):
+            masked = without  # of a few, a mask costs less than a choice
+        else:
+            rows = np.setdiff1d(keys.rows if rows is None else rows, without)
+    plan = plan_of(
+        view.version,
+        settings,
+        options,
+        words=words is not None,
+        mixture=is_mixture,
+        longest=keys.longest,
+    )
     try:
-        masked = None
-        if without is not None and len(without):
-            if rows is None and (options.attend == "all" or queries.parts is not None):
-                masked = without  # of a few, a mask costs less than a choice
-            else:
-                rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
-        embeddings, words, parts, _ = queries
-        plan = plan_of(
-            view.version,
-            settings,
-            options,
-            words=words is not None,
-            mixture=parts is not None,
-            longest=view.keys.longest,
-        )
         scoring = Scoring.of(view, plan, queries, masked)
-        if options.attend == "all":
-            keep = _best(options, view.keys.documents, len(embeddings))
-            if estimate and worth_estimating(scoring, rows, keep, options.recall):
-                top = estimate_mixture(scoring, rows, keep, options.recall)
-                return Attention([top], False, scoring)
+        keep = number
+        if keep == "all":
+            keep = _best(options, keys.documents, len(queries.embeddings))
+        may_approximate = is_mixture and (approximate or number != "all")
+        if may_approximate and _has_candidates(scoring, rows, keep, recall):
+            most = None if number == "all" else number
+            return _proposed_by_parts(scoring, rows, keep, recall, most)
+        if number == "all":
             return _over_all(scoring, rows, keep)
-        if parts is not None:
-            return _mixed(scoring, rows, options.attend, options.recall)
+        if is_mixture:
+            return _mixed(scoring, rows, number)
         if plan.reranks:
-            return _proposed(scoring, rows, options.attend, options.attend)
-        worded = words is not None and any(len(scores.rows) for scores in words)
-        if worded or not plan.native:
-            if view.keys.scans and view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS:
-                return Attention(_scanned(scoring, rows, options.attend), True, scoring)
-            if words is not None and plan.native:
-                return _proven(scoring, rows, options.attend, words, options.recall)
-        return _proposed(scoring, rows, options.attend, recall=options.recall)
+            return _proposed(scoring, rows, number, number)
+        is_worded = words is not None and any(len(scores.rows) for scores in words)
+        is_small = keys.scans and keys.keys * queries.embeddings.shape[1] <= SCAN_FLOATS
+        if is_small and (is_worded or not plan.native):
+            return Attention(_scanned(scoring, rows, number), True, scoring)
+        if is_worded and plan.native:
+            return _proven(scoring, rows, number, words, recall)
+        return _proposed(scoring, rows, number, recall=recall)
     except WrongKeys as error:
         view.give_up(str(error))
         raise
 
 
 def weigh_documents(attention: Attention, documents: Int64) -> Attended:
-    """Weigh documents by the partitions of one query's attention, best first.
-
-    Documents that are not among the top get the weight that they would have beside them.
-    """
+    """Weigh documents by one query's attention, best first, also those beyond the top."""
     scoring, attended = attention.scoring, attention.attended[0]
     logits = _with_words(scoring, 0, _logits(scoring, 0, documents))
     return weighed(logits, attended.partition, scoring.mechanism, attended.total_documents)
 
 
 def _best(options: AttentionOptions, documents: int, queries: int) -> int:
-    """Return the number of best documents that must be known."""
     if options.best is not None:
         return options.best
     if documents * queries > MAX_RANKED:
@@ -162,22 +477,50 @@ def _best(options: AttentionOptions, documents: int, queries: int) -> int:
     return max(documents, 1)
 
 
-def _mixed(scoring: Scoring, rows: Int64 | None, attend: int, recall: float | None) -> Attention:
-    """Return the attention of a mixture; by a scan where search is exact.
+def _has_candidates(scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None) -> bool:
+    """Return whether an index of quantised keys proposes documents for each part of a mixture."""
+    keys, words = scoring.view.keys, scoring.queries.words
+    if not (scoring.plan.indexed and keys.scans):
+        return False
+    if words and not isinstance(words, PartScores) and any(len(scores.rows) for scores in words):
+        return False
+    masked = 0 if scoring.masked is None else len(scoring.masked)
+    candidates = scoring.mechanism.heads * (keep + masked)
+    documents = keys.documents if rows is None else len(rows)
+    return keys.promises(recall) < 1 and candidates * SCAN_SHARE < documents
 
-    For the parts together an index does the same product, and sorts what each proposes besides.
+
+def _proposed_by_parts(
+    scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None, attend: int | None
+) -> Attention:
+    """Return the attention of a mixture over the `keep` nearest documents of each of its parts.
+
+    What none of them proposes has no share of the weights, of which a part that is near to
+    everything therefore has a larger one than over all documents.
     """
-    parts, keys = len(scoring.embeddings), scoring.view.keys
-    if parts * min(attend, keys.documents) > MAX_RANKED:
+    masked = np.empty(0, np.int64) if scoring.masked is None else scoring.masked
+    if recall is None and scoring.mechanism.heads >= MANY_PARTS:
+        recall = PART_RECALL
+    queries = scoring.index_queries()
+    with timed("search"):
+        [near], _ = scoring.view.keys.search(queries, rows, keep + len(masked), recall)
+    if isinstance(scoring.queries.words, PartScores):
+        best = scoring.queries.words.best(keep)
+        near = np.union1d(near, best if rows is None else best[locate(rows, best).present])
+    logits = _logits(scoring, 0, np.setdiff1d(near, masked))
+    top = attend_logits(_with_words(scoring, 0, logits), scoring.mechanism, attend)
+    return Attention([top], False, scoring)
+
+
+def _mixed(scoring: Scoring, rows: Int64 | None, attend: int) -> Attention:
+    """Return the attention of a mixture, by a scan: all parts share the products of a block."""
+    parts = len(scoring.queries.embeddings)
+    if parts * min(attend, scoring.view.keys.documents) > MAX_RANKED:
         raise LimitExceeded(
             f"{parts} parts that attend to {attend} documents are more than {MAX_RANKED} weights; "
             f"attend to fewer, or mix fewer parts.",
             field="attend",
         )
-    if worth_estimating(scoring, rows, attend, recall):
-        top = estimate_mixture(scoring, rows, attend, recall)
-        attended = attend_logits(Logits(top.documents, top.logits), scoring.mechanism)
-        return Attention([attended], False, scoring)
     return Attention(_scanned(scoring, rows, attend), True, scoring)
 
 
@@ -216,7 +559,7 @@ def _scanned(
 ) -> list[Attended]:
     """Return the best documents of a scan over all, with weights among themselves only."""
     best = _scan(scoring, rows, attend, queries)
-    if scoring.words is None:
+    if scoring.queries.words is None:
         return [attend_logits(Logits(top.documents, top.logits), scoring.mechanism) for top in best]
     places = range(len(scoring.heads))[queries]
     # A scan has the precision of the keys, while candidates are scored in float64: whichever
@@ -237,9 +580,7 @@ def _proposed(
 ) -> Attention:
     """Return the best of what the index proposes, and of what shares most words.
 
-    Args:
-        target: documents that each head proposes; by the scorer if None.
-        recall: the share of the nearest keys that the index finds.
+    Each head proposes `target` documents; if it is None, as many as the scorer needs.
     """
     native = scoring.plan.native
     if target is None:
@@ -247,16 +588,16 @@ def _proposed(
     queries = scoring.index_queries()
     with timed("search"):
         candidates, least = scoring.view.keys.search(queries, rows, target, recall)
-    if scoring.words is not None:
+    if scoring.queries.words is not None:
         candidates = [
-            np.union1d(near, scores.among(rows).best(target).rows)
-            for near, scores in zip(candidates, scoring.words, strict=True)
+            np.union1d(near, scores.among(rows).best(target)[0])
+            for near, scores in zip(candidates, scoring.queries.words, strict=True)
         ]
     attended = []
     one = len(candidates) == 1
     scored = (_logits(scoring, 0, candidates[0]),) if one else _scored(scoring, candidates)
     for query, logits in enumerate(scored):
-        z = logits if scoring.words is None else _with_words(scoring, query, logits)
+        z = logits if scoring.queries.words is None else _with_words(scoring, query, logits)
         attended.append(attend_logits(z, scoring.mechanism, attend))
     if not native:
         return Attention(attended, False, scoring)
@@ -284,7 +625,7 @@ def _proven(
             proposed, share = scoring.view.keys.search(queries[pending], rows, target, recall)
         least = min(least, share)
         for query, near in zip(pending, proposed, strict=True):
-            top = _settled(scoring, query, near, passing[query].best(target), target, attend)
+            top = _settled(scoring, query, near, passing[query], target, attend)
             settled |= {} if top is None else {query: top}
         pending, target = [query for query in pending if query not in settled], target * WIDER
     for query in pending:
@@ -294,22 +635,23 @@ def _proven(
 
 
 def _settled(
-    scoring: Scoring, query: int, near: Int64, worded: BestByWords, target: int, attend: int
+    scoring: Scoring, query: int, near: Int64, words: WordScores, target: int, attend: int
 ) -> Attended | None:
     """Return the top documents among candidates, if no other document can be one of them.
 
-    `near` holds the `target` best by keys, `worded` as many by words. What is in neither has a
-    logit of at most the sum of what comes last in each (the threshold algorithm: Fagin, Lotem
+    `near` holds the `target` best by keys, and `words` gives as many by words. What is in neither
+    has a logit of at most the sum of what comes last in each (the threshold algorithm: Fagin, Lotem
     and Naor 2003).
     """
+    worded, beyond = words.best(target)
     by_keys = _logits(scoring, query, near)
-    others = _logits(scoring, query, np.setdiff1d(worded.rows, near))
+    others = _logits(scoring, query, np.setdiff1d(worded, near))
     dense = Logits(*(np.concatenate(pair, axis=-1) for pair in zip(by_keys, others, strict=True)))
     top = attend_logits(_with_words(scoring, query, dense), scoring.mechanism, attend)
     if len(near) < target:
         return top  # these are all documents
     last = kth_largest(by_keys.z[0], target)[0]
-    bound = last + scoring.mechanism.scale[0] * worded.beyond
+    bound = last + scoring.mechanism.scale[0] * beyond
     return top if top.logits[0, attend - 1] >= bound else None
 
 

@@ -23,10 +23,9 @@ from attend.core.settings import Number, Settings
 from attend.core.types import Json
 from attend.encoder import Encoder
 from attend.engines.engine import SnapshotSource
-from attend.search.attend import Attention, attend
-from attend.search.listing import unmoved_logits
-from attend.search.memory import Queries
-from attend.search.scoring import AttentionOptions
+from attend.search.attend import Attention, AttentionOptions, attend
+from attend.search.hits import unmoved_logits
+from attend.search.queries import Queries
 from attend.store import CollectionStore, StoredDocument
 
 log = logging.getLogger("attend")
@@ -262,9 +261,9 @@ def best_score(attention: Attention, query: int, without: int | None = None) -> 
     """
     scoring, attended = attention.scoring, attention.attended[query]
     scores = attended.logits[0]
-    if scoring.moved is not None:
+    if scoring.queries.before is not None:
         scores = unmoved_logits(scoring, slice(query, query + 1), attended.documents)[0]
-    elif scoring.words is not None:
+    elif scoring.queries.words is not None:
         bias = scoring.word_bias(attended.documents, slice(query, query + 1))
         scores = scores if bias is None else scores - bias[0, 0]
     if without is not None:

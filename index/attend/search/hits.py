@@ -1,86 +1,522 @@
-"""What hits have besides their documents: titles, texts, passages, highlights, explanations."""
+"""Hits: which attended documents a page shows, what it shows of them, and explanations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import base64
+import hashlib
+import json
+import sqlite3
+import threading
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from attend.api.answers import AttendedShare, Highlight
+from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchRequest
-from attend.core.types import Json
-from attend.search.attend import Attention
-from attend.search.highlighting import highlights
-from attend.search.listing import Listing, Match, explanations, matches
-from attend.search.queries import Search
-from attend.search.tokens import TokenReader, query_text, token_shares, with_rest
-from attend.store import CollectionStore, StoredDocument
-from attend.values import display_title, whole_text
+from attend.attention import Attended, Softmax
+from attend.collection.versions import Vanished
+from attend.core.arrays import locate
+from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.types import Float64, Int64, Json
+from attend.search.attend import Attention, Scoring
+from attend.search.queries import Queries
+from attend.store import CollectionStore, StoredDocument, StoredKey
+from attend.store.words import (
+    SPLIT,
+    TOKENIZER,
+    is_letter,
+    letter_spans,
+    quoted,
+    readable,
+    traced_text,
+)
+from attend.values import display_title, only, whole_text
 
-TOKENS = "explain=tokens"
-"""The option that shows the shares of pairs of tokens."""
+PAGE = {"k", "offset", "cursor", "fields", "include", "facets", "title", "highlight", "explain"}
+"""Options of the page, which may change from one page to the next."""
+
+DIGEST = 8
+"""Bytes of the fingerprint; it guards against mistakes and not against attacks."""
+
+MAX_SHARES = 200_000
+"""Shares of parts in hits, in one response: about 10 MB of JSON."""
 
 
-def shown_columns(
-    store: CollectionStore,
-    attention: Attention,
-    query: int,
-    search: Search,
-    documents: Sequence[StoredDocument],
-    listing: Listing,
-    tokens: TokenReader,
-) -> dict[str, Sequence[Any]]:
-    """Return the attributes of hits that a request names, each with a value for each hit.
+def group_key(label: Json, rank: int) -> str:
+    """Return the same key for what is one group.
+
+    It is JSON, in which 1 and true are two values, and objects with the same members one.
+    """
+    return f"#{rank}" if label is None else json.dumps(label, sort_keys=True)
+
+
+class Listing(NamedTuple):
+    """A page of the attended.
+
+    Attributes:
+        ranks: (k,) positions among the attended, best first.
+        next: the cursor of the following page; None on the last.
+        extras: of each hit, what it says of its group.
+    """
+
+    ranks: Int64
+    next: str | None
+    extras: list[dict[str, Any]]
+
+
+def listed(
+    attended: Attended, request: SearchRequest, version: int, labels: Sequence[Json] | None
+) -> Listing:
+    """Return the page that a request wants of its attended documents.
 
     Args:
-        query: the number of the search among those that share the attention.
-        documents: those that are listed, with their texts.
-        tokens: the reader of the collection's tokens.
+        version: the projection that answers; a cursor belongs to one.
+        labels: each attended document's value of `group_by`; None where nothing is grouped.
+
+    Raises:
+        InvalidRequest: a cursor of another request.
+    """
+    ranks, numbers = np.arange(len(attended.documents)), np.empty(0, dtype=np.int64)
+    if labels is not None:  # the best document of each group; without a label it is one itself
+        groups: dict[str, int] = {}
+        keys = [group_key(label, rank) for rank, label in enumerate(labels)]
+        numbers = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
+        ranks = np.unique(numbers, return_index=True)[1]
+    if request.min_score is not None:
+        ranks = ranks[attended.scores[ranks] >= request.min_score]
+    if request.cursor is not None:
+        score, row = place(request.cursor, _fingerprint(request, version), 2)
+        scores, rows = attended.scores[ranks], attended.documents[ranks]
+        # Of equal scores the lower row comes first.
+        ranks = ranks[(scores < score) | ((scores == score) & (rows > row))]
+    page = ranks[request.offset : request.offset + request.k]
+    extras: list[dict[str, Any]] = [{} for _ in page]
+    if labels is not None:
+        sizes, weights = np.bincount(numbers), np.bincount(numbers, attended.weights)
+        for rank, extra in zip(page.tolist(), extras, strict=True):
+            group = numbers[rank]
+            extra |= {
+                "group": labels[rank],
+                "group_size": int(sizes[group]),
+                "group_weight": float(weights[group]),
+            }
+    if not len(page) or len(ranks) <= request.offset + request.k:
+        return Listing(page, None, extras)
+    end = (float(attended.scores[page[-1]]), int(attended.documents[page[-1]]))
+    return Listing(page, cursor(_fingerprint(request, version), end), extras)
+
+
+def _fingerprint(request: SearchRequest, version: int) -> str:
+    """Return what a cursor belongs to: the request but for the page, and the version."""
+    vector = request.query.vector
+    if vector is None:
+        return fingerprint(str(version), request.model_dump_json(exclude=PAGE))
+    # As JSON a vector takes more time than most searches for it.
+    options = request.model_dump_json(exclude=PAGE | {"query"})
+    return fingerprint(str(version), options, array("d", vector).tobytes())
+
+
+def fingerprint(*parts: str | bytes) -> str:
+    """Return what a cursor belongs to: the same for the same request."""
+    digest = hashlib.blake2b(digest_size=DIGEST)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        # With its length, so that no two lists of parts read the same.
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def cursor(request: str, place: Sequence[float]) -> str:
+    """Return the end of a page as a text for an address line.
+
+    It holds the place of the last item in the order of the list. It is no position: what comes or
+    goes before that place moves nothing.
+
+    Args:
+        request: the fingerprint of the request.
+        place: of the last item; numbers.
+    """
+    text = json.dumps([request, *place], separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+def place(cursor: str, request: str, length: int) -> list[float]:
+    """Return the place that a cursor holds, `length` numbers.
+
+    Raises:
+        InvalidRequest: it is not a cursor, or one of another request.
+    """
+    try:
+        cursor = str(cursor)
+        data = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        belongs_to, *numbers = json.loads(data)
+    except (ValueError, TypeError, RecursionError):
+        belongs_to, numbers = None, []
+    # Python's JSON reads NaN and Infinity, and integers of any length.
+    sound = all(isinstance(number, int | float) and abs(number) < 2**63 for number in numbers)
+    if not isinstance(belongs_to, str) or len(numbers) != length or not sound:
+        raise InvalidRequest(
+            f"{cursor[:40]!r} is not a cursor; send the `next` of the previous page unchanged.",
+            field="cursor",
+        )
+    if belongs_to != request:
+        raise InvalidRequest(
+            "The cursor belongs to another request, or to another projection version; send the "
+            "request as before, or begin again without it.",
+            field="cursor",
+        )
+    return [float(number) if isinstance(number, float) else number for number in numbers]
+
+
+# -- contents -------------------------------------------------------------------------------
+
+
+class Match(NamedTuple):
+    """The key that matched a document best, and its text; None where it was no text."""
+
+    key: StoredKey
+    passage: str | None
+
+
+def best_keys(scoring: Scoring, query: int, rows: Int64) -> dict[int, int]:
+    """Return for each document row the id of the key that matches a query best."""
+    candidates = scoring.view.keys.lookup(rows)
+    if not len(candidates):
+        return {}
+    keys, mechanism = scoring.by_head(candidates).vectors, scoring.mechanism
+    scores = mechanism.score_keys(scoring.heads[query : query + 1], keys)[0]  # (H, m)
+    score = mechanism.gates @ scores  # (m,)
+    places = np.split(np.arange(len(score)), candidates.starts[1:-1])
+    best = [int(part[np.argmax(score[part])]) for part in places]
+    ids = candidates.ids[best].tolist()
+    return dict(zip(candidates.rows.tolist(), ids, strict=True))
+
+
+def matches(
+    store: CollectionStore, scoring: Scoring, query: int, documents: Sequence[StoredDocument]
+) -> list[Match]:
+    """Return for each document, with its texts, the key that matched the query best.
 
     Raises:
         Vanished: a document was deleted meanwhile.
     """
-    options = search.request
-    columns: dict[str, Sequence[Any]] = {}
+    rows = np.array([document.row for document in documents], dtype=np.int64)
+    best = best_keys(scoring, query, rows)
+    keys = store.keys_of(np.array(list(best.values()), dtype=np.int64))
+    matched = []
+    for document in documents:
+        key = keys.get(best.get(document.row, 0))
+        if key is None:
+            raise Vanished
+        key = key.within(document.fields)
+        text = document.fields.get(key.field)
+        matched.append(Match(key, None if text is None else text[key.start : key.stop]))
+    return matched
+
+
+def contents_of(
+    documents: Sequence[StoredDocument],
+    matched: Sequence[Match],
+    options: SearchRequest | RecommendRequest,
+) -> list[dict[str, Any]]:
+    """Return what hits show of their documents: ids, payloads, titles and texts.
+
+    Args:
+        matched: the keys that matched them; needed where `include` is.
+    """
+    columns: dict[str, Sequence[Any]] = {
+        "id": [document.id for document in documents],
+        "payload": [
+            document.payload
+            if options.fields is None
+            else only(document.payload, options.fields, document.fields)
+            for document in documents
+        ],
+    }
     if options.title:
         columns["title"] = [display_title(*document[1:]) for document in documents]
-    if not (options.highlight or options.explain or options.include):
-        return columns
-    matched = matches(store, attention.scoring, query, documents)
-    columns |= texts_of(documents, matched, options.include or ())
-    if options.highlight:
-        texts = search.query.texts  # type: ignore[union-attr]  # encoded
-        every = [text for pairs in texts for text, _ in pairs]
-        columns["highlight"] = highlights(store, matched, every)
-    if options.explain:
-        names = part_names(options)
-        explained = explanations(attention, query, listing.ranks, matched, names)
-        if options.explain == "tokens":
-            text = query_text(search, TOKENS)
-            encoder = tokens.encoder(TOKENS)
-            shares = token_shares(store, attention.scoring, query, matched, encoder, text)
-            explained = [
-                {**parts, "tokens": with_rest(pairs, parts)}
-                for parts, pairs in zip(explained, shares, strict=True)
-            ]
-        columns["explanation"] = explained
-    return columns
-
-
-def texts_of(
-    documents: Sequence[StoredDocument], matched: Sequence[Match], include: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return the columns of hits that `include` names: whole texts, and passages that matched."""
-    if not include:
-        return {}
-    texts = [whole_text(document.fields) for document in documents]
-    # An own vector or a learned query may have matched, which is no passage.
-    passages = [match.passage or text for match, text in zip(matched, texts, strict=True)]
-    columns = {"passage": passages}
-    return {"text": texts, **columns} if "text" in include else columns
-
-
-def part_names(request: SearchRequest) -> list[Mapping[str, Json]]:
-    """Return what names the parts of a mixture: their places, and ids or texts."""
+    if options.include:
+        texts = [whole_text(document.fields) for document in documents]
+        if "text" in options.include:
+            columns["text"] = texts
+        # An own vector or a learned query may have matched, which is no passage.
+        columns["passage"] = [
+            match.passage or text for match, text in zip(matched, texts, strict=True)
+        ]
     return [
-        {"part": number, **part.model_dump(include={"id", "text"}, exclude_none=True)}
-        for number, part in enumerate(request.query.mixture or ())
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
+
+
+# -- explanations ---------------------------------------------------------------------------
+
+DOUBT = 0.05
+"""Probability that the true share lies outside the interval, at most, for each head."""
+
+WHOLE = AttendedShare(1.0, 1.0, 1.0)
+
+
+def explain_parts(
+    scoring: Scoring, attended: Attended, places: Int64, names: Sequence[Mapping[str, Json]]
+) -> list[list[dict[str, Json]]]:
+    """Return by document each part of a mixture with its share of the weight, largest first.
+
+    Args:
+        places: of the documents among the attended.
+        names: what names each part.
+
+    Raises:
+        LimitExceeded: more shares than are sent at once.
+    """
+    if len(places) * len(names) > MAX_SHARES:
+        raise LimitExceeded(
+            f"To explain {len(places)} hits by {len(names)} parts each takes more than the "
+            f"{MAX_SHARES} shares that are sent at once; lower k, or do not ask to explain.",
+            field="explain",
+        )
+    # In logs, so that the shares sum to one even where weights underflow.
+    logs = scoring.log_shares(attended, places)
+    with np.errstate(divide="ignore"):
+        by_head = Softmax.of(logs.T + np.log(scoring.mechanism.gates)).weights.T  # (p * H, k)
+    heads = scoring.plan.projection.heads
+    shares = by_head.reshape(len(names), heads, len(places)).sum(axis=1)  # (p, k)
+    orders = np.argsort(-shares, axis=0, kind="stable").T  # (k, p)
+    return [
+        [{**names[part], "weight": float(share[part])} for part in order.tolist()]
+        for order, share in zip(orders, shares.T, strict=True)
+    ]
+
+
+def unmoved_logits(scoring: Scoring, query: slice, rows: Int64) -> Float64:
+    """Return what keys give documents (n,) before feedback moves one query, (H, n)."""
+    mixture = scoring.queries.parts
+    unmoved = scoring.unmoved if mixture is not None else scoring.unmoved[query]
+    plain = Scoring.of(scoring.view, scoring.plan, Queries(unmoved, None, mixture))
+    keys = plain.by_head(scoring.view.keys.lookup(rows))
+    logits = plain.mechanism.logits(plain.heads, keys, plain.shift[:, :, None])[0]
+    order = np.argsort(keys.rows)
+    return np.asarray(logits[:, order[locate(keys.rows[order], rows).places]])
+
+
+def explanations(
+    attention: Attention,
+    query: int,
+    places: Int64,
+    matched: Sequence[Match],
+    parts: Sequence[Mapping[str, Json]] = (),
+) -> list[dict[str, Any]]:
+    """Explain the logits of the attended documents at some places (k,).
+
+    Args:
+        parts: the names of the parts of a mixture, whose shares are added.
+    """
+    attended, scoring = attention.attended[query], attention.scoring
+    is_first = attention.first is None
+    first = attended if attention.first is None else attention.first[query]
+    one, gates = slice(query, query + 1), scoring.mechanism.gates
+    bias = scoring.word_bias(first.documents, one)
+    lexical = np.zeros(len(first.documents))  # (n,), the heads' mean by gates
+    if bias is not None:
+        lexical = gates @ bias[0]
+    dense = gates @ first.logits - lexical  # (n,)
+    before = np.empty(len(dense), dtype=np.int64)  # ranks, from 1; equals as they stand
+    before[np.argsort(-dense, kind="stable")] = np.arange(1, len(dense) + 1)
+    words = scoring.queries.words or ()
+    words = words if scoring.queries.parts is not None else words[one]
+    terms = list(dict.fromkeys(term for scores in words for term in scores.terms))
+    shares = explain_parts(scoring, attended, places, parts) if parts else None
+    ordered = np.argsort(first.documents)
+    located = ordered[locate(first.documents[ordered], attended.documents[places]).places]
+    added = gates @ attended.logits[:, places] - dense[located] - lexical[located]
+    memory = np.zeros(len(located))  # what feedback added by moving the query
+    if scoring.queries.before is not None and len(located):
+        unmoved = unmoved_logits(scoring, one, first.documents[located])
+        memory = dense[located] - gates @ unmoved
+    return [
+        {
+            "field": match.key.field,
+            "start": match.key.start,
+            "stop": match.key.stop,
+            "passage": match.passage,
+            **({} if shares is None else {"because": shares[rank]}),
+            "question": match.key.question,
+            "rank": place + 1,
+            "rank_before_words": int(before[was]),
+            **({} if is_first else {"rank_before_rerank": was + 1, "rerank": float(added[rank])}),
+            "logits": attended.logits[:, place].tolist(),
+            "weights": attended.head_weights[:, place].tolist(),
+            "lexical": float(lexical[was]),
+            "dense": float(dense[was]),
+            "memory": float(memory[rank]),
+            "terms": terms,
+        }
+        for rank, (place, was, match) in enumerate(
+            zip(places.tolist(), located.tolist(), matched, strict=True)
+        )
+    ]
+
+
+def attended_share(
+    scoring: Scoring, top: Attended, rows: Int64 | None, query: int
+) -> AttendedShare:
+    """Return the share of one query's top documents in the softmax over all documents.
+
+    What the others add is estimated from a random sample of them. The interval is the empirical
+    Bernstein bound of Maurer and Pontil 2009: no other document has a larger part than the last of
+    the top ones, so that the bound needs no assumption.
+
+    Args:
+        rows: the documents that filter and mask let pass, ascending; None for all.
+    """
+    keys, masked = scoring.view.keys, scoring.masked
+    sample, total = keys.sample(rows)
+    counted = top.documents
+    if masked is not None:
+        counted = np.union1d(counted, keys.living(masked))
+    outside = np.isin(sample.rows, counted, invert=True)
+    others = total - len(counted)
+    if not len(top.documents) or others <= 0 or not outside.any():
+        return WHOLE
+    one = slice(query, query + 1)
+    documents = scoring.by_head(sample)
+    z = scoring.mechanism.logits(scoring.heads[one], documents, scoring.bias(documents.rows, one))
+    sampled = z[0][:, outside].astype(np.float64)  # (H, m)
+    tau, gates = scoring.mechanism.temperature, scoring.mechanism.gates
+    peak = np.maximum(top.logits.max(axis=1), sampled.max(axis=1))[:, None]
+    inside = np.exp((top.logits - peak) / tau).sum(axis=1)  # (H,)
+    parts = np.exp((sampled - peak) / tau)
+    # By several heads together documents are ranked; one of them may find more in another.
+    largest = parts.max(axis=1)
+    if scoring.mechanism.heads == 1:
+        largest = np.maximum(largest, np.exp((top.logits.min(axis=1) - peak[:, 0]) / tau))
+    rest, error = _rest(parts, largest, others)
+    shares = [
+        float(gates @ (inside / (inside + np.maximum(0, rest + sign * error))))
+        for sign in (0, 1, -1)
+    ]
+    return AttendedShare(*shares)
+
+
+def _rest(parts: Float64, largest: Float64, others: int) -> tuple[Float64, Float64]:
+    """Return each head's sum (H,) over all others, from a sample (H, m), and its error (H,)."""
+    size = parts.shape[1]
+    if size == others:
+        return parts.sum(axis=1), np.zeros(len(parts))
+    log = np.log(4 / DOUBT)  # half the doubt for either side
+    spread = parts.var(axis=1, ddof=1) if size > 1 else largest**2
+    error = np.sqrt(2 * spread * log / size) + 7 * largest * log / (3 * max(1, size - 1))
+    return others * parts.mean(axis=1), others * error
+
+
+# -- highlights -----------------------------------------------------------------------------
+
+BEGIN, END = "\ufdd0", "\ufdd1"
+"""Marks that no text can hold on purpose: Unicode's noncharacters, which separate words."""
+
+_BLANK = str.maketrans({BEGIN: " ", END: " "})
+
+_ENGLISH = (
+    "a about all am an and any are as at be been but by can could did do does for from had has "
+    "have he her him his how i if in into is it its me my no not of on or our she should so "
+    "some such than that the their them then there these they this those to us was we were "
+    "what when where which who whom whose why will with would you your"
+)
+STOP_WORDS = frozenset(_ENGLISH.split())
+"""English words that say nothing about a text. Those of other languages are found by counting:
+more than half of the documents have them."""
+
+_tables = threading.local()
+
+Span = tuple[int, int]
+
+
+def highlights(
+    store: CollectionStore, matched: Sequence[Match], texts: Sequence[str]
+) -> list[Highlight]:
+    """Return the passages that matched, with the places of the words of a query's texts."""
+    passages = [match.passage or "" for match in matched]
+    spans = word_spans(texts, passages, store.common_words(texts))
+    return [
+        Highlight(match.key.field, match.key.start, match.key.stop, match.passage, places)
+        for match, places in zip(matched, spans, strict=True)
+    ]
+
+
+def word_spans(
+    query: Sequence[str], texts: Sequence[str], common: Collection[str] = ()
+) -> list[list[Span]]:
+    """Return for each text where words of the query stand in it, by their stems, in order.
+
+    Stop words count only in a query that has no other words.
+
+    Args:
+        common: stems that are left out as stop words are.
+
+    >>> word_spans(["the databases"], ["A database of the Databases."])
+    [[(2, 10), (18, 27)]]
+    """
+    stems = {stem: word for text in query for stem, word in TOKENIZER.words(text).items()}
+    telling = [
+        word for stem, word in stems.items() if word not in STOP_WORDS and stem not in common
+    ]
+    words = telling or list(stems.values())
+    if not words or not texts:
+        return [[] for _ in texts]
+    # FTS5 marks whole tokens, and a single letter of a script without blanks begins longer ones.
+    letters = [word for word in words if is_letter(word)]
+    pattern = " OR ".join(quoted(word) for word in words if word not in letters)
+    traced = [traced_text(readable(text.translate(_BLANK))) for text in texts]
+    marked = _marked(pattern, [text for text, _ in traced])
+    return [
+        _merged([*_spans(with_marks), *letter_spans(text, letters)], places)
+        for with_marks, (text, places) in zip(marked, traced, strict=True)
+    ]
+
+
+def _marked(pattern: str, texts: Sequence[str]) -> list[str]:
+    """Return the texts with a mark before and after each match."""
+    if not pattern:
+        return list(texts)
+    db: sqlite3.Connection | None = getattr(_tables, "db", None)
+    if db is None:  # each thread has a table in memory, empty between two calls
+        db = _tables.db = sqlite3.connect(":memory:", isolation_level=None)
+        db.execute(f'CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = "porter {SPLIT}")')
+    db.execute("BEGIN")
+    try:
+        db.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", enumerate(texts))
+        rows = db.execute(
+            "SELECT rowid, highlight(texts, 0, ?, ?) FROM texts WHERE texts MATCH ?",
+            [BEGIN, END, pattern],
+        )
+        marked = dict(rows.fetchall())
+        return [marked.get(place, text) for place, text in enumerate(texts)]
+    finally:
+        db.execute("ROLLBACK")
+
+
+def _spans(marked: str) -> list[Span]:
+    """Return where the marks stand, in the text without them."""
+    spans = []
+    before, *rest = marked.split(BEGIN)
+    length = len(before)
+    for part in rest:
+        inside, after = part.split(END)
+        spans.append((length, length + len(inside)))
+        length += len(inside) + len(after)
+    return spans
+
+
+def _merged(spans: Sequence[Span], places: Sequence[Span] | None) -> list[Span]:
+    """Return spans of an indexed text as spans of the original, those that overlap as one."""
+    if places is not None:
+        spans = [(places[start][0], places[stop - 1][1]) for start, stop in spans]
+    merged: list[Span] = []
+    for start, stop in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged

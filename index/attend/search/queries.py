@@ -1,18 +1,22 @@
-"""Queries on their way to a snapshot: embeddings, BM25 scores, and documents they are made of."""
+"""Queries on their way to a snapshot: embeddings, moved by stored feedback, and BM25 scores."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.api.answers import MemoryShare
 from attend.api.search import Query, QueryPart, SearchRequest
-from attend.core.arrays import locate, top, unit
+from attend.attention import Softmax
+from attend.collection.versions import View
+from attend.core.arrays import KeyTable, locate, top, unit
 from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
-from attend.core.types import Float32, Float64, Int64
+from attend.core.types import Float32, Float64, Floats, Int64
 from attend.encoder import Encoder
 from attend.store import CollectionStore, Lexical
 from attend.write.ingest import as_embedding
@@ -68,6 +72,25 @@ class Search:
     query: EncodedQuery | None = None
 
 
+class Queries(NamedTuple):
+    """Queries of one search, which share their options.
+
+    Attributes:
+        embeddings: (q, d); of a mixture, its parts (p, d).
+        words: the BM25 scores of each embedding, or item weights of the parts of a history; None
+            where neither counts.
+        parts: (p,) the weights of the embeddings where they are parts of one mixture.
+        before: the embeddings before feedback moved them, and the `memory` that did; None where
+            none did.
+    """
+
+    embeddings: Float32
+    words: Sequence[WordScores] | Any = None
+    parts: Float64 | None = None
+    before: Float32 | None = None
+    memory: FeedbackMemory | None = None
+
+
 class QueryEncoder:
     """Turns queries of one collection into embeddings."""
 
@@ -108,7 +131,28 @@ class QueryEncoder:
         every = [part for query_parts in by_query for part in query_parts]
         ids = [part.id for part in every if part.id is not None]
         rows = rows_by_id(self._store, ids, "query") if ids else {}
-        embeddings = self._embeddings(every, rows)
+        texts = {n: part.text for n, part in enumerate(every) if part.text and not part.vector}
+        if texts and self._settings.encoder is None:
+            raise InvalidRequest(
+                f"The query is text, but this collection was made for vectors of "
+                f"{self._settings.dimension} dimensions; send such a vector, with a text or alone.",
+                field="query",
+            )
+        embeddings = np.empty((len(every), self._settings.dimension), dtype=np.float32)
+        if texts:
+            if self._encoder is None:
+                self._encoder = self._load()
+            embeddings[list(texts)] = self._encoder.encode_queries(list(texts.values()))
+        by_place = {place: rows[part.id] for place, part in enumerate(every) if part.id is not None}
+        if by_place:
+            embeddings[list(by_place)] = self.embed_documents(np.array(list(by_place.values())))
+        try:
+            for place, part in enumerate(every):
+                if part.vector is not None:
+                    embeddings[place] = as_embedding(part.vector, self._settings)
+        except InvalidRequest as error:
+            error.field = "query"  # the vector of a document has another place
+            raise
         if len(queries) == 1:
             return [self._encoded(queries[0], by_query[0], embeddings, rows)]
         ends = np.cumsum([len(query_parts) for query_parts in by_query])
@@ -162,35 +206,6 @@ class QueryEncoder:
         row = by_part if len(by_part) == 1 else (-1 if made_of else 0,)
         return EncodedQuery(blend, (tuple(texts),), row, made_of)
 
-    def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
-        """Return the embeddings of parts (p, d)."""
-        texts = {n: part.text for n, part in enumerate(parts) if part.text and not part.vector}
-        if texts and self._settings.encoder is None:
-            raise InvalidRequest(
-                f"The query is text, but this collection was made for vectors of "
-                f"{self._settings.dimension} dimensions; send such a vector, with a text or alone.",
-                field="query",
-            )
-        embeddings = np.empty((len(parts), self._settings.dimension), dtype=np.float32)
-        if texts:
-            if self._encoder is None:
-                self._encoder = self._load()
-            embeddings[list(texts)] = self._encoder.encode_queries(list(texts.values()))
-        ids = {place: rows[part.id] for place, part in enumerate(parts) if part.id is not None}
-        if ids:
-            embeddings[list(ids)] = self.embed_documents(np.array(list(ids.values())))
-        for place, part in enumerate(parts):
-            if part.vector is not None:
-                embeddings[place] = self._as_embedding(part.vector)
-        return embeddings
-
-    def _as_embedding(self, vector: Sequence[float]) -> Float32:
-        try:
-            return as_embedding(vector, self._settings)
-        except InvalidRequest as error:
-            error.field = "query"  # the vector of a document has another place
-            raise
-
     def _blend(self, embeddings: Float32, parts: Sequence[QueryPart]) -> Float32:
         """Return the weighted mean (d,), at length one where embeddings have it."""
         weights = np.array([part.weight for part in parts])
@@ -227,26 +242,7 @@ def rows_by_id(store: CollectionStore, ids: Sequence[str], field: str) -> dict[s
     return {id: document.row for id, document in documents.items()}
 
 
-class WordWeight(NamedTuple):
-    """λ and γ of the term λ · c(q) · lex(d), c(q) = (maximum / ideal) ** γ."""
-
-    weight: float
-    coverage: float
-
-
-OFF = WordWeight(0.0, 0.0)
-
-
-class BestByWords(NamedTuple):
-    """Documents of the largest scores.
-
-    Attributes:
-        rows: in no order.
-        beyond: the largest score of any other document.
-    """
-
-    rows: Int64
-    beyond: float
+# -- words ----------------------------------------------------------------------------------
 
 
 class WordScores(NamedTuple):
@@ -276,32 +272,30 @@ class WordScores(NamedTuple):
         passing = locate(rows, self.rows).present
         return WordScores(self.rows[passing], self.scores[passing], self.terms)
 
-    def best(self, count: int) -> BestByWords:
-        """Return the `count` documents of the largest scores."""
+    def best(self, count: int) -> tuple[Int64, float]:
+        """Return the `count` documents of the largest scores, and the largest score beyond."""
         if len(self.rows) <= count:
-            return BestByWords(self.rows, 0.0)
+            return self.rows, 0.0
         order = top(self.scores, count + 1)
-        return BestByWords(self.rows[order[:-1]], float(self.scores[order[-1]]))
+        return self.rows[order[:-1]], float(self.scores[order[-1]])
 
 
 NO_WORDS = WordScores(np.empty(0, dtype=np.int64), np.empty(0), ())
 
 
-def word_weight(option: bool | float | None, tuning: Tuning) -> WordWeight:
-    """Return the weight of words: that of a request, else that of the version."""
+def word_weight(option: bool | float | None, tuning: Tuning) -> tuple[float, float]:
+    """Return λ and γ of the term λ · c(q) · lex(d), c(q) = (maximum / ideal) ** γ.
+
+    Args:
+        option: the λ of a request; True for the default, None for that of the version.
+    """
     if option is None:
-        return fitted_word_weight(tuning)
+        return (tuning.lexical, tuning.coverage) if tuning.lexical else (0.0, 0.0)
     if option is True:
-        return WordWeight(DEFAULT_LEXICAL, DEFAULT_COVERAGE)
+        return DEFAULT_LEXICAL, DEFAULT_COVERAGE
     if not option:
-        return OFF
-    coverage = tuning.coverage if tuning.lexical else DEFAULT_COVERAGE
-    return WordWeight(float(option), coverage)
-
-
-def fitted_word_weight(tuning: Tuning) -> WordWeight:
-    """Return the weight of words in a version where a request does not name one."""
-    return WordWeight(tuning.lexical, tuning.coverage) if tuning.lexical else OFF
+        return 0.0, 0.0
+    return float(option), tuning.coverage if tuning.lexical else DEFAULT_COVERAGE
 
 
 def score_words(
@@ -321,7 +315,7 @@ def score_words(
     weight = word_weight(option, tuning)
     matches = iter(store.lexical_many([text for pairs in texts for text, _ in pairs]))
     return [
-        _joined([(_weighted(next(matches), weight), share) for _, share in pairs])
+        _joined([(_weighted(next(matches), *weight), share) for _, share in pairs])
         for pairs in texts
     ]
 
@@ -340,10 +334,226 @@ def _joined(parts: Sequence[tuple[WordScores, float]]) -> WordScores:
     return WordScores(rows, scores, tuple(terms))
 
 
-def _weighted(matches: Lexical, weight: WordWeight) -> WordScores:
+def _weighted(matches: Lexical, weight: float, coverage: float) -> WordScores:
     if not len(matches.rows) or matches.maximum <= 0:
         return NO_WORDS._replace(terms=matches.terms)
     # Sums over the same words in another order: they may differ in the last bit.
-    covered = min(1.0, matches.maximum / matches.ideal) ** weight.coverage
-    scores = weight.weight * covered * matches.scores / matches.maximum
+    covered = min(1.0, matches.maximum / matches.ideal) ** coverage
+    scores = weight * covered * matches.scores / matches.maximum
     return WordScores(matches.rows, scores, matches.terms)
+
+
+# -- feedback -------------------------------------------------------------------------------
+
+# With unit vectors q of a query, q_j of the stored questions and d_j of their answers, the query
+# becomes
+#
+#     q + α Σ_j a_j (d_j - q_j),  a_j = exp(s cos(q, q_j)) / (exp(s t) + Σ_i exp(s cos(q, q_i)))
+#
+# at its own length: attention over the nearest questions, with a null logit for a query that is
+# like none of them. Nothing is fitted, so that feedback counts from the first example on, also for
+# documents that no example names.
+
+SCALE = 10.0
+"""s: the factor on the cosine of a query and a question."""
+
+NULL_COSINE = 0.5
+"""t: a question of this cosine and the null have the same weight."""
+
+NEAREST = 64
+LEAST_COSINE = 0.1
+"""Questions that take part, the nearest, of at least this cosine: thousands of distant ones would
+outweigh the null. (Chosen with s, t and α on training queries of CoNaLa and SciFact.)"""
+
+MOST_QUESTIONS = 4000
+"""The latest questions are remembered. At 384 dimensions they take 12 MB and a millisecond of each
+search, and a quarter of a second of the first one after a change."""
+
+BLOCK_PAIRS = 4096
+"""Pairs of a question and a document whose keys are compared at once: some 20 MB."""
+
+BLOCK_NUMBERS = 1 << 22
+"""Numbers that queries are compared in at once: some 50 MB."""
+
+SHOWN = 10
+"""Questions that an explanation names."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeedbackMemory:
+    """Stored questions, and the way from each of them to its answers.
+
+    Attributes:
+        questions: (n, d) of length one.
+        moves: (n, d) from each question to the mean of the best keys of its relevant documents.
+        texts: n texts; None for a question without text.
+        documents: n rows of the relevant documents of each question.
+    """
+
+    questions: Float32
+    moves: Float32
+    texts: Sequence[str | None]
+    documents: Sequence[Int64]
+
+    @classmethod
+    def of(cls, store: CollectionStore) -> FeedbackMemory | None:
+        """Read the latest questions that have a relevant document, and their answers' keys.
+
+        Returns: None without any.
+        """
+        examples = store.examples()
+        relevant = examples.weights > 0
+        latest = np.unique(examples.questions[relevant])[-MOST_QUESTIONS:]
+        relevant &= np.isin(examples.questions, latest)
+        rows, questions = examples.rows[relevant], examples.questions[relevant]
+        keys = store.own_keys(np.unique(rows))
+        present = np.isin(rows, keys.rows)  # a document may be without keys
+        places = np.searchsorted(keys.rows, rows[present])
+        labels = questions[present], places, examples.weights[relevant][present]
+        return cls.joined(examples.embeddings, examples.texts, labels, keys)
+
+    @classmethod
+    def joined(
+        cls,
+        embeddings: Float32,
+        texts: Sequence[str | None],
+        labels: tuple[Int64, Int64, Float64],
+        keys: KeyTable,
+    ) -> FeedbackMemory | None:
+        """Join questions (q, d) to the keys of documents that are relevant to them.
+
+        Args:
+            labels: of each label (e,) the positions of its question and of its document among the
+                keys, and its weight, above zero.
+
+        Returns: None without any label.
+        """
+        order = np.argsort(labels[0], kind="stable")
+        numbers, places, weights = labels[0][order], labels[1][order], labels[2][order]
+        if not len(order):
+            return None
+        numbers, begins, owners = np.unique(numbers, return_index=True, return_inverse=True)
+        questions = unit(embeddings[numbers])
+        moves = np.empty_like(questions)
+        ends = np.append(begins[1:], len(order))
+        first = 0
+        while first < len(numbers):  # in blocks, as many pairs have many keys
+            last = max(first + 1, int(np.searchsorted(ends, begins[first] + BLOCK_PAIRS)))
+            block = slice(begins[first], ends[last - 1])
+            pairs = _best_keys(questions, owners[block], places[block], keys)
+            starts, shares = begins[first:last] - begins[first], weights[block]
+            sums = np.add.reduceat(pairs * shares[:, None], starts)
+            answers = sums / np.add.reduceat(shares, starts)[:, None]
+            moves[first:last] = answers - questions[first:last]
+            first = last
+        names = [texts[number] for number in numbers.tolist()]
+        return cls(questions, moves, names, np.split(keys.rows[places], begins[1:]))
+
+    def nearest(self, queries: Floats) -> tuple[Int64, Float64]:
+        """Return the questions that queries (q, d) attend to.
+
+        Returns: (q, m) positions of the questions, best first, and their weights; 0 for those that
+            are too far off. The null has the rest.
+        """
+        cosines = unit(queries) @ self.questions.T  # (q, d) @ (d, n) -> (q, n)
+        places = top(cosines, NEAREST)
+        logits = SCALE * np.take_along_axis(cosines, places, axis=1)
+        logits = np.where(logits < SCALE * LEAST_COSINE, -np.inf, logits)
+        null = np.full(len(logits), SCALE * NULL_COSINE)
+        return places, Softmax.of(logits, null).weights
+
+    def moved(self, queries: Float32, strength: float) -> Float32:
+        """Return queries (q, d) moved by feedback, at their own lengths.
+
+        Args:
+            strength: α.
+        """
+        step = max(1, BLOCK_NUMBERS // (len(self.questions) + NEAREST * queries.shape[1]))
+        blocks = [queries[start : start + step] for start in range(0, len(queries), step)]
+        return np.concatenate([queries[:0], *(self._moved(block, strength) for block in blocks)])
+
+    def _moved(self, queries: Float32, strength: float) -> Float32:
+        places, shares = self.nearest(queries)
+        moves = np.einsum("qm,qmd->qd", shares.astype(np.float32), self.moves[places])
+        towards = unit(unit(queries) + np.float32(strength) * moves)
+        lengths = np.linalg.norm(queries, axis=1)[:, None]
+        # A query that is like no question stays as it is, to the last bit.
+        stays = shares.max(axis=1)[:, None] == 0
+        return np.where(stays, queries, towards * lengths).astype(np.float32)
+
+    def explained(
+        self, store: CollectionStore, before: Float32, after: Float32
+    ) -> list[MemoryShare]:
+        """Return the questions that moved some queries (q, d) together, with their shares."""
+        moves = (before != after).any(axis=1)
+        if not moves.any():
+            return []
+        places, by_query = self.nearest(before[moves])
+        shares = np.bincount(places.ravel(), by_query.ravel()) / len(places)  # their mean
+        best = [place for place in top(shares, SHOWN).tolist() if shares[place]]
+        rows = np.unique(np.concatenate([self.documents[place] for place in best]))
+        ids = {row: document.id for row, document in store.documents(rows, texts=False).items()}
+        return [
+            MemoryShare(
+                self.texts[place],
+                [ids[row] for row in self.documents[place].tolist() if row in ids],
+                float(shares[place]),
+            )
+            for place in best
+        ]
+
+
+def _best_keys(questions: Float32, owners: Int64, places: Int64, keys: KeyTable) -> Float32:
+    """Return the nearest key (e, d) of each pair of a question and a document, at length one."""
+    pairs = np.repeat(np.arange(len(places)), keys.counts[places])
+    vectors = unit(keys.vectors[keys.positions(places)])
+    cosines = np.einsum("kd,kd->k", vectors, questions[owners[pairs]])
+    ranked = np.lexsort((-cosines, pairs))
+    nearest: Float32 = vectors[ranked[np.flatnonzero(np.diff(pairs[ranked], prepend=-1))]]
+    return nearest
+
+
+class FeedbackReader:
+    """Reads the memory of one collection's feedback, again only where examples have changed."""
+
+    def __init__(self, store: CollectionStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        # The state of the collection that was read last, that of its examples, and their memory.
+        self._latest: tuple[int, tuple[int, ...] | None, FeedbackMemory | None] = (-1, None, None)
+
+    def queries(
+        self,
+        query: EncodedQuery,
+        words: Sequence[WordScores] | None,
+        view: View,
+        strength: float | None,
+    ) -> Queries:
+        """Return queries as a version asks them: documents by its terms, others moved by feedback.
+
+        Args:
+            words: the BM25 scores of each embedding.
+            strength: α; that of the version if None.
+        """
+        version, embeddings = view.version, query.embeddings
+        if version.terms:
+            embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
+        strength = version.memory if strength is None else strength
+        if strength:
+            change, _, memory = self._latest
+            if change != view.change:
+                memory = self._read(view.change)
+            asks = np.array(query.rows) == 0  # a document that asks is no question
+            if memory is not None and asks.any():
+                after = np.where(asks[:, None], memory.moved(embeddings, strength), embeddings)
+                return Queries(after, words, query.weights, embeddings, memory)
+        return Queries(embeddings, words, query.weights)
+
+    def _read(self, change: int) -> FeedbackMemory | None:
+        with self._lock, self._store.reading():
+            _, before, memory = self._latest
+            state = self._store.example_state()
+            if state != before:
+                memory = FeedbackMemory.of(self._store) if state and state[0] else None
+            self._latest = change, state, memory
+            return memory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,12 +24,12 @@ from attend.values import (
     ValueType,
     blend_for,
     infer,
+    is_list,
     is_numbers,
     nearest,
     parse_type,
     select,
 )
-from attend.values.numbers import is_list
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""
@@ -67,21 +66,11 @@ PYTHON_TYPES: Mapping[str, set[type]] = {
 """Types of the values of a kind; `mixed` takes all."""
 
 
-@dataclass(slots=True)
-class _Inferred:
-    """A type, None where no document of the sample has such a value.
-
-    Attributes:
-        revision, documents: the state and size of the collection when it was inferred.
-    """
-
-    type: ValueType | None
-    revision: int
-    documents: int
-
-
 class ValueTypes:
     """The types of one collection's values, by path: declared, or inferred from a sample.
+
+    Attributes:
+        value_name: the name of the values' column.
 
     A type is inferred once. After writes it is inferred again only where the values of an answer
     do not fit it, or the collection has half as many documents again, or half as many, or after
@@ -90,8 +79,11 @@ class ValueTypes:
 
     def __init__(self, store: CollectionStore, settings: Settings) -> None:
         self._store = store
+        self.value_name = settings.value_name
         self._declared = declared_types(settings)
-        self._inferred: dict[str | None, _Inferred] = {}
+        # By path the type, None where no document of the sample has such a value, with the state
+        # and the size of the collection when it was inferred.
+        self._inferred: dict[str | None, tuple[ValueType | None, int, int]] = {}
 
     def of(self, path: str | None, view: View, values: Sequence[Json]) -> ValueType | None:
         """Return the type of a path's values; None where no document of the sample has any.
@@ -102,25 +94,20 @@ class ValueTypes:
         declared = self._declared.get(path)
         if declared is not None:
             return declared
-        entry = self._inferred.get(path)
-        if entry is not None and (
-            entry.revision == view.change
-            or (_fits(entry.type, path, values) and _is_recent(entry, view))
-        ):
-            return entry.type
+        inferred = self._inferred.get(path)
+        if inferred is not None:
+            type, revision, documents = inferred
+            is_recent = view.change - revision < STALE
+            is_similar = documents <= view.keys.documents * 2 <= documents * 3
+            if revision == view.change or (is_recent and is_similar and _fits(type, path, values)):
+                return type
         with forgetting():
             sample = values_of(self._store.sample(TYPE_SAMPLE), path)
         type = infer(sample) if any(value is not None for value in sample) else None
-        if entry is None and len(self._inferred) >= MAX_PATHS:
+        if inferred is None and len(self._inferred) >= MAX_PATHS:
             self._inferred.clear()
-        self._inferred[path] = _Inferred(type, view.change, view.keys.documents)
+        self._inferred[path] = type, view.change, view.keys.documents
         return type
-
-
-def _is_recent(entry: _Inferred, view: View) -> bool:
-    """Return whether few writes came since, and the collection is about as large."""
-    few = view.change - entry.revision < STALE
-    return few and entry.documents <= view.keys.documents * 2 <= entry.documents * 3
 
 
 def _fits(type: ValueType | None, path: str | None, values: Sequence[Json]) -> bool:

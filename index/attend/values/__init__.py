@@ -37,11 +37,21 @@ from __future__ import annotations
 from attend.values.blends import (
     ANSWER_KEYS,
     Blend,
+    Nearest,
     blend_for,
+    nearest,
     with_all_keys,
 )
-from attend.values.kinds import Kind, ValueType, infer, parse_type
-from attend.values.numbers import Nearest, as_number, as_numbers, is_numbers, nearest
+from attend.values.kinds import (
+    Kind,
+    ValueType,
+    as_number,
+    as_numbers,
+    infer,
+    is_list,
+    is_numbers,
+    parse_type,
+)
 from attend.values.select import display_title, merged, only, select, whole_text
 
 __all__ = [
@@ -55,6 +65,7 @@ __all__ = [
     "blend_for",
     "display_title",
     "infer",
+    "is_list",
     "is_numbers",
     "merged",
     "nearest",

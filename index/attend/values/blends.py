@@ -8,15 +8,23 @@ import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from attend.core.types import Float64, Json
-from attend.values.kinds import Kind, ValueType, is_missing, is_sendable, is_strings
-from attend.values.numbers import Moments, as_matrix, as_numbers, is_numbers
+from attend.values.kinds import (
+    Kind,
+    ValueType,
+    as_matrix,
+    as_numbers,
+    is_missing,
+    is_numbers,
+    is_sendable,
+    is_strings,
+)
 
 LISTED = 10
 """Values that an answer lists at most."""
@@ -26,6 +34,11 @@ TIE_DIGITS = 12
 
 DIGESTED = 64
 """Characters beyond which a value is told from others by a digest."""
+
+BELOW_ONE = float(np.nextafter(1.0, 0.0))
+
+COMPARED = 4096
+"""Candidates whose differences are taken at a time, to bound memory."""
 
 SPREAD = ("distribution", "probability", "std", "effective_sample_size")
 """Keys of an answer that only several documents give."""
@@ -81,6 +94,76 @@ class Blend(ABC):
     @abstractmethod
     def _covered(self) -> Covered:
         """Return what was accumulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Moments of weighted rows (n, d), n >= 1; arrays are (d,), in units of 2**exponent."""
+
+    weight: float  # W = Σw
+    concentration: float  # Σ(w/W)², the inverse of the effective sample size
+    exponent: NDArray[np.int32]
+    anchor: Float64  # one of the rows
+    shift: Float64  # mean - anchor
+    variance: Float64
+
+    @classmethod
+    def of(cls, rows: Float64, weights: Float64) -> Self | None:
+        """Return the moments of the finite rows among (n, d) under positive weights (n,)."""
+        finite = np.isfinite(rows).all(axis=1)  # (n,)
+        if not finite.any():
+            return None
+        rows, weights = rows[finite], weights[finite]
+        weight = float(weights.sum())
+        shares = weights / weight  # (n,)
+        exponent = np.frexp(np.abs(rows).max(axis=0))[1]  # (d,)
+        scaled = np.ldexp(rows, -exponent)  # (n, d)
+        anchor = scaled[weights.argmax()]
+        offsets = scaled - anchor
+        shift = shares @ offsets  # (n,) @ (n, d) -> (d,)
+        variance = shares @ (offsets - shift) ** 2
+        return cls(weight, float(shares @ shares), exponent, anchor, shift, variance)
+
+    def joined(self, other: Self) -> Self:
+        """Return the moments of the rows of both together."""
+        exponent = np.maximum(self.exponent, other.exponent)
+        a, b = self._at(exponent), other._at(exponent)
+        weight = a.weight + b.weight
+        of_a, of_b = a.weight / weight, b.weight / weight
+        # Anchors first: rows of one size differ exactly, their means would not.
+        apart = (b.anchor - a.anchor) + (b.shift - a.shift)
+        return replace(
+            a,
+            weight=weight,
+            concentration=of_a**2 * a.concentration + of_b**2 * b.concentration,
+            shift=a.shift + of_b * apart,
+            variance=of_a * a.variance + of_b * b.variance + of_a * of_b * apart**2,
+        )
+
+    def _at(self, exponent: NDArray[np.int32]) -> Self:
+        down = self.exponent - exponent
+        return replace(
+            self,
+            exponent=exponent,
+            anchor=np.ldexp(self.anchor, down),
+            shift=np.ldexp(self.shift, down),
+            variance=np.ldexp(self.variance, 2 * down),
+        )
+
+    @property
+    def mean(self) -> Float64:
+        """Weighted mean, (d,)."""
+        return self._unscaled(self.anchor + self.shift)
+
+    @property
+    def std(self) -> Float64:
+        """Weighted population standard deviation, (d,)."""
+        return self._unscaled(np.sqrt(self.variance))
+
+    def _unscaled(self, scaled: Float64) -> Float64:
+        # Rounding may carry the largest float64 up to 1.0, and that would become infinite.
+        result: Float64 = np.ldexp(np.clip(scaled, -BELOW_ONE, BELOW_ONE), self.exponent)
+        return result
 
 
 class NumberBlend(Blend):
@@ -176,7 +259,9 @@ class BooleanBlend(SharesBlend):
     keys = ("value", "probability", "distribution")
 
     def __init__(self, kind: Kind) -> None:
-        super().__init__(kind, _truth)
+        super().__init__(
+            kind, lambda value: (str(value).lower(),) if isinstance(value, bool) else ()
+        )
         self._shares.update(true=0.0, false=0.0)
 
     def _covered(self) -> Covered:
@@ -189,10 +274,6 @@ class BooleanBlend(SharesBlend):
             "probability": probability,
             "distribution": fields["distribution"],
         }
-
-
-def _truth(value: Json) -> Sequence[str]:
-    return (("true",) if value else ("false",)) if isinstance(value, bool) else ()
 
 
 class ObjectBlend(Blend):
@@ -265,12 +346,13 @@ class RetrievedBlend(Blend):
             changed[key] = value
         # Sums only grow: a value that is not among the heaviest now, and in no later block, is not
         # among them at the end. Of all others the sums are enough.
-        heaviest = heapq.nsmallest(LISTED, changed, key=self._rank)
-        self._best = {key: changed[key] for key in heaviest}
+        by_key = self._entries
 
-    def _rank(self, key: str | bytes) -> tuple[float, str]:
-        entry = self._entries[key]
-        return -_rounded(entry.weight), entry.id
+        def rank(key: str | bytes) -> tuple[float, str]:
+            # Rounded, so that a tie does not depend on the order of the parts of a sum.
+            return -float(f"{by_key[key].weight:.{TIE_DIGITS - 1}e}"), by_key[key].id
+
+        self._best = {key: changed[key] for key in heapq.nsmallest(LISTED, changed, key=rank)}
 
     def _has(self, value: Json) -> bool:
         if self.kind == "mixed":
@@ -294,11 +376,6 @@ def _entry_key(value: Json) -> str | bytes:
     if len(key) <= DIGESTED:
         return key
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _rounded(weight: float) -> float:
-    """Round a sum, so that a tie does not depend on the order of its parts."""
-    return float(f"{weight:.{TIE_DIGITS - 1}e}")
 
 
 def blend_for(value_type: ValueType) -> Blend:
@@ -343,3 +420,30 @@ def with_all_keys(answer: Mapping[str, Any], one: float | None = None) -> dict[s
     if answer.get("values"):
         complete["values"] = [{**item, "weight": one} for item in answer["values"]]
     return complete | dict.fromkeys(SPREAD)
+
+
+class Nearest(NamedTuple):
+    """The candidate nearest to a vector; `cosine` is 0 where one of the two has no length."""
+
+    place: int
+    cosine: float
+    distance: float
+
+
+def nearest(vector: ArrayLike, candidates: ArrayLike) -> Nearest:
+    """Return the row of (n, d) candidates at the least Euclidean distance from a (d,) vector.
+
+    Of equal distances the first counts.
+
+    >>> nearest([1.0, 0.9], [[3.0, 3.0], [1.0, 0.0]])
+    Nearest(place=1, cosine=0.7432941462471663, distance=0.9)
+    """
+    query, rows = np.asarray(vector, np.float64), np.asarray(candidates, np.float64)
+    blocks = range(0, len(rows), COMPARED)
+    distances = np.concatenate(
+        [np.linalg.norm(rows[start : start + COMPARED] - query, axis=1) for start in blocks]
+    )  # (n,)
+    place = int(distances.argmin())
+    lengths = float(np.linalg.norm(query) * np.linalg.norm(rows[place]))
+    cosine = float(np.clip(query @ rows[place] / lengths, -1.0, 1.0)) if lengths > 0 else 0.0
+    return Nearest(place, cosine, float(distances[place]))

@@ -38,7 +38,7 @@ from attend.source import (
 from attend.source.columns import all_columns
 from attend.source.files import DETECTED, StandardInput
 from attend.source.rows import LOOKAHEAD_ROWS, as_vector, column_names, common_type, listed
-from attend.values.numbers import is_list
+from attend.values import is_list
 
 TYPES = "column_types"
 """The stored setting that holds the types of columns."""

@@ -19,7 +19,7 @@ from attend.api.feedback import (
     InteractionsRequest,
 )
 from attend.api.recommend import RecommendRequest
-from attend.search.listing import cursor, fingerprint, place
+from attend.search.hits import cursor, fingerprint, place
 from attend_service.context import collection_of
 from attend_service.operations import Operations
 from attend_service.replies import reply

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
+from attend import attention as scorers
 from attend.attention import SCORERS, Additive, default_scale
-from attend.attention import mechanism as scorers
 from attend.core.errors import InvalidRequest
 from tests.index.attention.single import mechanism
 

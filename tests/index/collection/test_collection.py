@@ -443,7 +443,7 @@ def test_a_vector_for_texts_must_have_the_encoders_width(texts):
 
 
 def test_a_matrix_larger_than_a_response_is_refused(five, monkeypatch):
-    monkeypatch.setattr("attend.search.several.MAX_CELLS", 9)
+    monkeypatch.setattr("attend.search.answer.MAX_CELLS", 9)
     requests = [parse(SearchRequest, {"query": QUERY})] * 2
     with pytest.raises(LimitExceeded, match="2 queries over 5 documents"):
         five.matrix(requests)

@@ -196,7 +196,7 @@ class Counted(FlatVectors):
         super().__init__(vectors)
         self.asked: list[tuple[int, int]] = []
 
-    def search(self, queries, k, allowed=None, recall=None, *, roughly=False):
+    def search(self, queries, k, allowed=None, recall=None):
         self.asked.append((len(queries), k))
         return super().search(queries, k, allowed)
 

@@ -19,7 +19,7 @@ from attend.learning.rating_batches import (
 )
 from attend.learning.rating_judge import predictions
 from attend.learning.rating_net import RECIPES, RatingNet, Shape, knots_of, leading
-from attend.recommend.rating_prediction import Rated, predict
+from attend.recommend.ratings import Rated, predict
 from tests.index.learning.rated import planted
 
 SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)

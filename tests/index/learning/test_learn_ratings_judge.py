@@ -15,7 +15,7 @@ from attend.learning.rating_judge import (
 from attend.learning.rating_judge import (
     decide_ratings as decide,
 )
-from attend.recommend.rating_model import FEATURES
+from attend.recommend.ratings import FEATURES
 from tests.index.learning.rated import planted
 from tests.index.ratings.rated_world import model
 

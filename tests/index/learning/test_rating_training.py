@@ -16,8 +16,9 @@ from attend.exchange import export_weights
 from attend.learning import Cancelled, train
 from attend.learning.material import read_ratings
 from attend.learning.rating_net import RECIPES, Shape
-from attend.recommend.predict import PredictionTargets, ValuedHistory, predict_values
-from attend.recommend.predictor import RatingModels
+from attend.recommend.history import Histories
+from attend.recommend.predict import Predictor, ValuedHistory, predict_values, usable_history
+from attend.search.queries import QueryEncoder
 from attend.store import Interaction, InteractionSet
 from tests.index.helpers import vector_data
 from tests.index.learning.rated import planted
@@ -78,18 +79,24 @@ def asked(collection: Collection, ids: list[str]) -> tuple[np.ndarray, np.ndarra
     return wanted, vectors[np.searchsorted(known, wanted)]
 
 
+def predictor(collection: Collection) -> Predictor:
+    queries = QueryEncoder(collection.store, collection.settings, collection.encoder)
+    return Predictor(collection.store, collection.views, Histories(collection.store, queries))
+
+
 def predictions(
     collection: Collection, targets: list[str], history: Mapping[str, float]
 ) -> np.ndarray:
     rows, vectors = asked(collection, [*history])
     valued = ValuedHistory(rows, [*history], [*history.values()], vectors, np.ones(len(rows)))
     found = predict_values(
-        RatingModels(collection.store).current(),
+        predictor(collection).model(),
         collection.views.mean(),
-        PredictionTargets(*asked(collection, targets)),
-        valued,
+        *asked(collection, targets),
+        usable_history(valued),
+        most=1,
     )
-    return np.array([each.answer["mean"] for each in found], dtype=np.float64)
+    return np.array([each["mean"] for each in found], dtype=np.float64)
 
 
 def test_a_planted_taste_is_promoted_and_predicts(collection: Collection) -> None:
@@ -122,25 +129,25 @@ def test_ratings_without_a_taste_change_nothing(tmp_path: Path) -> None:
     report = train(collection, objective="ratings")
     assert not report["promoted"]
     assert report["version"] is None
-    assert RatingModels(collection.store).current() is None
+    assert predictor(collection).model() is None
 
 
 def test_what_is_not_promoted_is_kept_where_that_is_wished(collection: Collection) -> None:
     report = train(collection, objective="ratings", promote=False)
     assert not report["promoted"]
     version = report["version"]
-    assert RatingModels(collection.store).current() is None
-    named = RatingModels(collection.store).current(version)
+    assert predictor(collection).model() is None
+    named = predictor(collection).model(version)
     assert named is not None
     assert named.version == version
     with pytest.raises(InvalidRequest, match="role predict"):
-        RatingModels(collection.store).current(1)
+        predictor(collection).model(1)
     collection.activate(version)
-    active = RatingModels(collection.store).current()
+    active = predictor(collection).model()
     assert active is not None
     assert active.version == version
     assert collection.rollback("predict") == 0
-    assert RatingModels(collection.store).current() is None
+    assert predictor(collection).model() is None
 
 
 def test_the_same_ratings_again_prove_nothing(collection: Collection) -> None:
@@ -155,14 +162,14 @@ def test_the_same_ratings_again_prove_nothing(collection: Collection) -> None:
 
 def test_documents_that_go_and_that_change_lose_what_was_learned(collection: Collection) -> None:
     train(collection, objective="ratings")
-    models = RatingModels(collection.store)
-    trained = models.current()
+    models = predictor(collection)
+    trained = models.model()
     assert trained is not None
-    assert models.current() is trained  # kept
+    assert models.model() is trained  # kept
     count = len(trained.rows)
     collection.delete(["m3"])
     collection.upsert([{"id": "m4", "vector": [1.0] + [0.0] * 15}])
-    again = models.current()
+    again = models.model()
     assert again is not None
     assert len(again.rows) == count - 2
     row = collection.store.rows_of(["m4"])["m4"]
@@ -179,7 +186,7 @@ def test_nothing_is_kept_of_a_text_that_changed_during_the_training(collection: 
 
     report = train(collection, objective="ratings", progress=progress)
     assert report["promoted"]
-    trained = RatingModels(collection.store).current()
+    trained = predictor(collection).model()
     assert trained is not None
     rows = collection.store.rows_of(["m3", "m4"])
     assert rows["m3"] in trained.rows
@@ -236,7 +243,7 @@ def test_a_stopped_training_leaves_nothing(collection: Collection) -> None:
             cancelled=lambda: len(told) > 20,
         )
     assert told == sorted(told)
-    assert RatingModels(collection.store).current() is None
+    assert predictor(collection).model() is None
     assert len(collection.projections()) == 1
 
 
@@ -251,7 +258,7 @@ def test_changed_weights_are_damage(collection: Collection) -> None:
     with collection.store.connections.writing() as db:
         db.execute("UPDATE projections SET fingerprint = 'other' WHERE version = ?", [version])
     with pytest.raises(Damaged, match="other weights"):
-        RatingModels(collection.store).current()
+        predictor(collection).model()
     assert any("other weights" in each for each in verify(collection).problems)
 
 

@@ -8,8 +8,9 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from attend import projection as tensors
 from attend.core.errors import DimensionMismatch, InvalidRequest
-from attend.projection import Projection, given, identity, tensors
+from attend.projection import Projection, given, identity
 from tests.index.helpers import split_heads
 
 WIDTHS = st.integers(1, 5)
@@ -44,7 +45,7 @@ def test_every_form_gives_the_logits_of_a_plain_loop(heads, d_k, d_in, shared, u
                 expected[i, h, j] = query @ (p.w_k[hk] @ (y[j] - p.center) + p.b_k[hk])
     for form in (p, p.fold()):
         keys = np.broadcast_to(form.keys(y), (4, heads, form.keys(y).shape[2]))
-        logits = np.einsum("ihd,jhd->ihj", form.queries(x), keys) + form.project(x).shift[..., None]
+        logits = np.einsum("ihd,jhd->ihj", form.queries(x), keys) + form.project(x)[1][..., None]
         np.testing.assert_allclose(logits, expected, atol=1e-10)
 
 
@@ -56,7 +57,7 @@ def test_the_identity_is_a_view_and_costs_nothing():
         for side in (form.queries(x), form.keys(x)):
             assert side.shape == (4, 1, 3)
             assert np.shares_memory(side, x)
-        assert not form.project(x).shift.any()
+        assert not form.project(x)[1].any()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -64,7 +65,7 @@ def test_work_is_done_in_the_precision_given(dtype):
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(dtype)
     p = random_projection(np.random.default_rng(1), 2, 3, 6)
     for form in (p, p.fold()):
-        for side in (form.queries(x), form.keys(x), form.project(x).shift):
+        for side in (form.queries(x), form.keys(x), form.project(x)[1]):
             assert side.dtype == dtype
     assert p.queries(np.ones((1, 6), int)).dtype == np.float64
     assert p.queries(np.ones((1, 6), np.float16)).dtype == np.float32

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from attend import projection as tensors
 from attend.core.errors import Damaged, InvalidRequest
-from attend.projection import RAW_KEYS, Projection, given, identity, tensors
+from attend.projection import RAW_KEYS, Projection, given, identity
 from tests import warm
 from tests.index.helpers import split_heads
 

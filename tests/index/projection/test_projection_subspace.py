@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attend import projection as kinds
 from attend.core.errors import InvalidRequest
-from attend.projection import kinds, lsi, pca, spectrum
+from attend.projection import lsi, pca, spectrum
 
 RATINGS = np.array(
     [

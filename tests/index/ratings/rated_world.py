@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.recommend.rating_model import FEATURES, Items, Own, RatingModel
-from attend.recommend.rating_prediction import Rated
+from attend.recommend.ratings import FEATURES, Items, Own, Rated, RatingModel
 
 HEADS, WIDTH, DIMENSION, FACTORS = 3, 4, 6, 2
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from attend.core.errors import DimensionMismatch
-from attend.recommend.rating_model import Own
-from attend.recommend.rating_prediction import Rated, predict
+from attend.recommend.ratings import Own, Rated, predict
 from tests.index.ratings.rated_world import DIMENSION, HEADS, asked, looped, model, own
 
 
@@ -78,7 +77,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, given = model(), asked(targets=8, history=20)
     items = given.items(made, given.targets)
     whole = predict(made, items, given.rated(made), given.same)
-    monkeypatch.setattr("attend.recommend.rating_prediction.BLOCK", 1)
+    monkeypatch.setattr("attend.recommend.ratings.BLOCK", 1)
     for one, other in zip(whole, predict(made, items, given.rated(made), given.same), strict=True):
         np.testing.assert_allclose(one, other)
 

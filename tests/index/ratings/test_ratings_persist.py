@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from attend.core.errors import Damaged
-from attend.recommend.rating_model import Own, RatingModel
+from attend.recommend.ratings import Own, RatingModel
 from tests.index.ratings.rated_world import HEADS, model, own
 
 

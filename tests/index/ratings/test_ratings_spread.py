@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attend.learning.rating_judge import fit_spread
-from attend.recommend.rating_prediction import coverage, deviations
+from attend.recommend.ratings import coverage, deviations
 
 
 def drawn(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import softmax
 
-from attend.recommend.rating_prediction import NULL_COSINE, SCALE, attended, shrunk
+from attend.recommend.ratings import NULL_COSINE, SCALE, attended, shrunk
 
 
 def given(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -38,12 +38,12 @@ def test_numbers_are_blended_with_the_users_mean_in_the_null_keys_place() -> Non
     same = np.zeros((3, 6), dtype=bool)
     same[0, 2] = True
     found = attended(targets, history, center, weights, same)
-    blend = shrunk(found, values, weights, same)
+    mean, _, baseline = shrunk(found, values, weights, same)
     others = np.arange(6) != 2
     usual = np.average(values[others], weights=weights[others])
-    np.testing.assert_allclose(blend.baseline[0], usual)
+    np.testing.assert_allclose(baseline[0], usual)
     np.testing.assert_allclose(
-        blend.mean[0], found.weights[0] @ values + found.null_weight[0] * usual, rtol=1e-12
+        mean[0], found.weights[0] @ values + found.null_weight[0] * usual, rtol=1e-12
     )
 
 
@@ -55,9 +55,9 @@ def test_the_targets_own_value_changes_nothing() -> None:
     assert found.weights[1, 4] == 0
     values = np.arange(6.0)
     before, after = (shrunk(found, v, weights, same) for v in (values, values + 9 * same[1]))
-    assert before.mean[1] == after.mean[1]
-    assert before.std[1] == after.std[1]
-    assert before.mean[0] != after.mean[0]
+    assert before[0][1] == after[0][1]
+    assert before[1][1] == after[1][1]
+    assert before[0][0] != after[0][0]
 
 
 def test_a_history_of_nothing_but_the_target_is_its_own_mean() -> None:
@@ -65,7 +65,7 @@ def test_a_history_of_nothing_but_the_target_is_its_own_mean() -> None:
     same = np.ones((1, 1), dtype=bool)
     found = attended(targets[:1], history[:1], center, np.ones(1), same)
     assert found.null_weight[0] == 1
-    assert shrunk(found, np.array([4.0]), np.ones(1), same).mean[0] == 4
+    assert shrunk(found, np.array([4.0]), np.ones(1), same)[0][0] == 4
 
 
 def test_what_is_like_nothing_stays_with_the_null_key() -> None:

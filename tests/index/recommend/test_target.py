@@ -14,14 +14,13 @@ from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.recommend.history import Histories, History
 from attend.recommend.predict import (
+    TERMS,
     ActiveModel,
-    PredictionTargets,
     ValuedHistory,
     predict_values,
+    usable_history,
 )
-from attend.recommend.predictor import TERMS
-from attend.recommend.rating_model import Own, RatingModel
-from attend.recommend.rating_prediction import Rated, predict
+from attend.recommend.ratings import Own, Rated, RatingModel, predict
 from attend.store import Interaction
 from attend.write.feedback import add_interactions
 from tests.index.helpers import vector_data
@@ -320,18 +319,21 @@ def test_ten_thousand_documents_are_a_history(tmp_path: Path, trained: bool) -> 
         vectors,
         np.ones(count),
     )
-    targets = PredictionTargets(rows[:MAX_TARGETS], vectors[:MAX_TARGETS])
-    found = predict_values(active, vectors.mean(axis=0), targets, history)
+    targets = rows[:MAX_TARGETS], vectors[:MAX_TARGETS]
+    found = predict_values(active, vectors.mean(axis=0), *targets, usable_history(history), count)
     assert len(found) == MAX_TARGETS
     for each in found:
-        assert each.weights.sum() + each.null == pytest.approx(1)
-        assert 1 <= float(str(each.answer["mean"])) <= 5
-    assert len(found[0].because(10)) == 10
+        because: Any = each["because"]
+        weight = sum(part["weight"] for part in because)
+        assert weight + float(str(each["null"])) == pytest.approx(1)
+        assert 1 <= float(str(each["mean"])) <= 5
+    few: Any = predict_values(active, vectors.mean(axis=0), *targets, usable_history(history), 10)
+    assert len(few[0]["because"]) == 10
 
 
 def test_whole_explanations_that_are_too_long_are_refused(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attend.recommend.predictor.MAX_SHARES", 5)
+    monkeypatch.setattr("attend.recommend.predict.MAX_SHARES", 5)
     with pytest.raises(LimitExceeded, match="shares"):
         collection.recommend(target=["m4", "m5"], history=HISTORY, explain=True)

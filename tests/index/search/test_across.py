@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attend.core.errors import InvalidRequest, UnknownCollection
 from attend.projection import identity
-from attend.search.several import LogitScale, shares_of
+from attend.search.across import LogitScale, shares_of
 from tests.index.helpers import vector_data
 
 WIDTH = 3

@@ -332,11 +332,11 @@ def test_overlaps_as_a_dict_has_them(overlap, asked, passing, count):
     assert dict(zip(kept.rows.tolist(), kept.scores.tolist(), strict=True)) == {
         row: share for row, share in held.items() if row in passing
     }
-    best = overlap.best(count)
-    chosen = {row: held.pop(row) for row in best.rows.tolist()}
+    rows, beyond = overlap.best(count)
+    chosen = {row: held.pop(row) for row in rows.tolist()}
     assert len(chosen) == min(count, len(overlap.rows))
-    assert best.beyond == max(held.values(), default=0.0)
-    assert not chosen or min(chosen.values()) >= best.beyond
+    assert beyond == max(held.values(), default=0.0)
+    assert not chosen or min(chosen.values()) >= beyond
 
 
 def test_plain_searches_ask_for_no_words(world, monkeypatch):

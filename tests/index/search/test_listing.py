@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.projection import identity
-from attend.search.highlighting import word_spans
-from attend.search.listing import cursor, fingerprint, place
+from attend.search.hits import cursor, fingerprint, place, word_spans
 from tests.index.helpers import vector_data
 from tests.index.world import World
 

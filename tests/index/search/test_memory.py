@@ -16,7 +16,7 @@ from attend.cli import main
 from attend.core.errors import InvalidRequest
 from attend.core.settings import UNTRAINED_MEMORY, Tuning
 from attend.projection import identity
-from attend.search import memory as memories
+from attend.search import queries as memories
 from tests import warm
 from tests.index.helpers import several_keys, vector_data
 

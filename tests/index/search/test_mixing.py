@@ -1,4 +1,4 @@
-"""Mixtures over quantised keys: lists, scores and sums against a float64 loop over every key."""
+"""Mixtures over quantised keys: lists and scores against a float64 loop over the candidates."""
 
 from __future__ import annotations
 
@@ -8,28 +8,18 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
-from attend.attention import Partition
 from attend.collection.versions import CENTRED_SCALE
 from attend.core.types import Document
-from attend.keys import snapshot
 from attend.keys.quantised import QuantisedVectors
 from attend.search import attend as attending
-from attend.search import estimate as mixing
-from attend.search.memory import Queries
-from attend.search.scoring import AttentionOptions, Scoring, plan_of
+from attend.search.attend import AttentionOptions
+from attend.search.queries import Queries
 from tests.index.helpers import vector_data
 
 KEYS, WIDTH, PARTS = 20_000, 32, 12
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _small():
-    """What is worth it with hundreds of thousands of keys, with twenty."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixing, "SCAN_SHARE", 2)
-        patch.setattr(mixing, "SAMPLED", 4096)
-        patch.setattr(snapshot, "SAMPLED", 4096)
-        yield
+LISTED = 0.75
+"""The share of the exact list that candidates give at least, on average."""
 
 
 def grown(count: int, seed: int) -> np.ndarray:
@@ -104,12 +94,21 @@ def asked(history, weights) -> list[dict]:
     return [{"id": f"d{at}", "weight": w} for at, w in zip(history, weights, strict=True)]
 
 
+def attention_of(collection, keys, history, **rest):
+    """The attention of a history as recommendations have it."""
+    view = collection.views.current(role="recommend")
+    options = AttentionOptions(attend="all", best=51, scorer=view.version.tuning.scorer, **rest)
+    parts = np.full(len(history), 1 / len(history))
+    queries = Queries(keys[history].astype(np.float32), parts=parts)
+    return attending.attend(view, collection.settings, queries, options, approximate=True)
+
+
 @pytest.mark.parametrize("case", ["unseen", "seen", "half", "few"])
-def test_lists_over_quantised_keys_are_those_of_all_keys(filled, case):
+def test_lists_are_of_the_candidates_of_each_part(filled, case):
     collection, keys, there = filled
     limit = {"half": 18_000, "few": 400}.get(case, len(keys))
     options = {} if limit == len(keys) else {"filter": {"rank": {"lt": limit}}}
-    shares, errors = [], []
+    shares = []
     for history, weights in histories(keys, there, 30):
         allowed = np.arange(len(keys)) < limit
         if case != "seen":
@@ -120,58 +119,31 @@ def test_lists_over_quantised_keys_are_those_of_all_keys(filled, case):
         ids = np.array([int(hit.id[1:]) for hit in found.hits])
         expected = mixed(by_part(keys, there, history, allowed), weights)
         assert (there & allowed)[ids].all()
-        assert found.attended == np.count_nonzero(there & allowed)
         # A few documents behind a filter are scanned.
         assert found.exact == (case == "few")
+        if case == "few":
+            assert found.attended == np.count_nonzero(there & allowed)
+        else:
+            assert 101 <= found.attended < np.count_nonzero(there & allowed)
         shares.append(np.isin(np.argsort(-expected)[:10], ids).mean())
-        errors += [hit.score - expected[at] for hit, at in zip(found.hits, ids, strict=True)]
-    assert np.mean(shares) >= 0.95
-    assert np.abs(errors).max() < (1e-4 if case == "few" else 0.1)
-    assert np.abs(np.mean(errors)) < 0.02
+    assert np.mean(shares) >= (1 if case == "few" else LISTED)
 
 
-def estimate(collection, keys, history, **rest):
-    """The attention of a history as it is estimated."""
-    view = collection.views.current(role="recommend")
-    options = AttentionOptions(attend="all", best=51, scorer=view.version.tuning.scorer, **rest)
-    parts = np.full(len(history), 1 / len(history))
-    queries = Queries(keys[history].astype(np.float32), parts=parts)
-    return attending.attend(view, collection.settings, queries, options, estimate=True)
-
-
-def test_what_is_not_proposed_counts_in_the_sums_by_those_drawn(filled, monkeypatch):
+def test_weights_are_shares_of_the_candidates(filled):
     collection, keys, there = filled
-    errors, without = [], []
-    for history, _ in histories(keys, there, 20):
-        found = estimate(collection, keys, history)
-        exact = estimate(collection, keys, history, recall=1.0)
-        assert (found.exact, exact.exact) == (False, True)
-        sums = exact.attended[0].log_partition
-        errors.append(found.attended[0].log_partition - sums)
-        with monkeypatch.context() as patch:
-            none = Partition(np.array(-np.inf), np.array(0.0))
-            patch.setattr(mixing, "_beyond", lambda *_, none=none: none)
-            without.append(estimate(collection, keys, history).attended[0].log_partition - sums)
-    assert np.abs(errors).max() < 0.15
-    assert np.abs(np.mean(errors)) < 0.02
-    assert np.abs(without).max() > 0.5  # the sums of what was looked at alone are far off
-
-
-def test_an_estimate_of_all_documents_is_exact(filled, monkeypatch):
-    """Where as many are drawn as there are."""
-    collection, keys, there = filled
-    monkeypatch.setattr(snapshot, "SAMPLED", len(keys))
-    collection.upsert([{"id": "d5", "vector": keys[5].tolist()}])  # a view of its own
-    [(history, _)] = histories(keys, there, 1)
-    found = estimate(collection, keys, history)
-    allowed = np.ones(len(keys), dtype=bool)
-    expected = mixed(by_part(keys, there, history, allowed), np.ones(len(history)))
-    rows = {f"d{at}": at for at in range(len(keys))}
-    names = collection.store.documents(found.attended[0].documents)
-    ids = [rows[names[row].id] for row in found.attended[0].documents.tolist()]
-    assert not found.exact
-    # What is proposed and not scored counts by its bytes, which are a little off.
-    np.testing.assert_allclose(found.attended[0].scores, expected[ids], atol=1e-3)
+    for history, _ in histories(keys, there, 5):
+        found = attention_of(collection, keys, history)
+        assert (found.exact, found.recall) == (False, None)
+        [attended] = found.attended
+        rows = {
+            row: int(d.id[1:]) for row, d in collection.store.documents(attended.documents).items()
+        }
+        places = [rows[row] for row in attended.documents.tolist()]
+        candidates = np.isin(np.arange(len(keys)), places)
+        expected = mixed(by_part(keys, there, history, candidates), np.ones(len(history)))
+        np.testing.assert_allclose(attended.scores, expected[places], atol=1e-4)
+        assert attended.weights.sum() == pytest.approx(1)
+        assert attention_of(collection, keys, history, recall=1.0).exact
 
 
 def test_explained_shares_and_the_exact_list_on_request(filled):
@@ -186,12 +158,14 @@ def test_explained_shares_and_the_exact_list_on_request(filled):
     np.testing.assert_allclose(
         [h.score for h in exact.hits], np.sort(-expected)[:10] * -1, atol=1e-4
     )
-    for hit in collection.recommend(history=asked(history, weights), explain=True).hits:
-        told = {each["id"]: each["weight"] for each in hit.because}
-        shares = np.exp(logs[:, int(hit.id[1:])] - expected[int(hit.id[1:])])
-        shares *= weights / weights.sum()
-        assert sum(told.values()) == pytest.approx(1)
-        np.testing.assert_allclose([told[f"d{at}"] for at in history], shares, atol=0.05)
+    options = {"history": asked(history, weights), "explain": True}
+    for recall, tolerance in ((1, 1e-4), (None, 0.3)):
+        for hit in collection.recommend(**options, recall=recall).hits:
+            told = {each["id"]: each["weight"] for each in hit.because}
+            shares = np.exp(logs[:, int(hit.id[1:])] - expected[int(hit.id[1:])])
+            shares *= weights / weights.sum()
+            assert sum(told.values()) == pytest.approx(1)
+            np.testing.assert_allclose([told[f"d{at}"] for at in history], shares, atol=tolerance)
 
 
 def test_a_search_by_a_mixture_attends_to_the_best_of_it(filled):
@@ -217,7 +191,7 @@ def test_negative_examples_and_a_history_of_thousands(filled):
     request = {"positive": liked, "negative": [f"d{history[-1]}"]}
     about, exact = (collection.recommend(**request, recall=share) for share in (None, 1))
     assert (about.exact, exact.exact) == (False, True)
-    assert len({hit.id for hit in about.hits} & {hit.id for hit in exact.hits}) >= 9
+    assert len({hit.id for hit in about.hits} & {hit.id for hit in exact.hits}) >= 7
     near = np.argsort(-np.where(there, keys @ keys[history[0]], -np.inf))[:500]
     met = [{"id": f"d{at}", "weight": 1.0 if at == history[0] else 0.0} for at in near]
     long = collection.recommend(history=met)
@@ -226,7 +200,7 @@ def test_negative_examples_and_a_history_of_thousands(filled):
     # One part's documents are ordered by their scores, whatever these sum to.
     order = [hit.id for hit in exact.hits]
     found = [hit.id for hit in long.hits if hit.id in order]
-    assert len(found) >= 9
+    assert len(found) >= 7
     assert found == [id for id in order if id in found]
 
 
@@ -236,7 +210,3 @@ def test_what_the_index_does_not_know_is_scanned(filled):
     query = {"mixture": asked(history, weights)}
     for options in ({"scorer": "laplace"}, {"pool": "sum"}):
         assert collection.search(query, attend=20, **options).exact
-    view = collection.views.current(role="recommend")
-    plan = plan_of(view.version, collection.settings, AttentionOptions("all"), words=False)
-    scoring = Scoring.of(view, plan, Queries(keys[history].astype(np.float32)))
-    assert not mixing.worth_estimating(scoring, None, 10, None)  # no mixture

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 from sqlite_utils import Database
 
-from attend.search.highlighting import word_spans
+from attend.search.hits import word_spans
 from attend.store import Store, compile_filter
 from attend.store.migrations import migrations
 from attend.store.words import indexed_text, register, traced_text

@@ -1,4 +1,4 @@
-"""Several at once: a search over several collections, and matrices of several queries.
+"""A search over several collections.
 
 Each collection attends by itself, and one softmax weighs all. Logits of two collections can be
 compared where both are made alike: by the same encoder, projection, scorer, scale, temperature and
@@ -15,22 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import NamedTuple
 
-import numpy as np
-
-from attend.api.answers import AcrossAnswer, Answer, CollectionHit, Hit, Matrix
-from attend.api.search import AcrossRequest, SearchRequest
-from attend.attention import Attended, Softmax
-from attend.collection.versions import Vanished
-from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.api.answers import AcrossAnswer, Answer, CollectionHit, Hit
+from attend.api.search import AcrossRequest
+from attend.attention import Softmax
 from attend.core.settings import Settings
-from attend.core.types import Float64, Int64
 from attend.search.answer import Answered
-from attend.search.attend import Attention
-from attend.search.listing import group_key
-from attend.store import CollectionStore
-
-MAX_CELLS = 1_000_000
-"""Cells of an attention matrix in one response: about 20 MB of JSON."""
+from attend.search.hits import group_key
 
 
 class LogitScale(NamedTuple):
@@ -171,67 +161,3 @@ def _page(answer: Answer, request: AcrossRequest) -> Answer:
     """Return a collection's own answer with the requested page, and no cursor."""
     page = answer.hits[request.offset : request.offset + request.k]
     return replace(answer, hits=page, next=None)
-
-
-# -- matrices -------------------------------------------------------------------------------
-
-
-def matrix_options(requests: Sequence[SearchRequest]) -> SearchRequest:
-    """Return the options of a matrix: over all documents, and of all requests.
-
-    Raises:
-        InvalidRequest: the requests differ in more than their queries, or one is a mixture.
-    """
-    if len({request.model_dump_json(exclude={"query"}) for request in requests}) != 1:
-        raise InvalidRequest(
-            "A matrix has one set of options for all of its queries; send the same with each.",
-            field="searches",
-        )
-    if any(request.query.mixture for request in requests):
-        raise InvalidRequest(
-            "A matrix has a row for each query, and a mixture is several; send its parts as "
-            "queries, or search.",
-            field="searches",
-        )
-    return requests[0].model_copy(update={"attend": "all"})
-
-
-def check_cells(queries: int, documents: int) -> None:
-    """Raise LimitExceeded for a matrix with more cells than are sent at once."""
-    if queries * documents > MAX_CELLS:
-        raise LimitExceeded(
-            f"{queries} queries over {documents} documents are more than the {MAX_CELLS} cells "
-            f"that are sent at once; filter, or send fewer queries."
-        )
-
-
-def matrix_of(attention: Attention, store: CollectionStore) -> Matrix:
-    """Return logits and weights of every query over every document that is attended to.
-
-    Raises:
-        Vanished: a document was deleted meanwhile.
-    """
-    view = attention.scoring.view
-    columns = np.unique(np.concatenate([top.documents for top in attention.attended]))
-    documents = store.documents(columns, texts=False)
-    if len(documents) < len(columns):
-        raise Vanished
-    by_query = [_by_column(top, columns) for top in attention.attended]
-    return Matrix(
-        documents=[documents[row].id for row in columns.tolist()],
-        logits=[logits.tolist() for logits, _, _ in by_query],
-        head_weights=[heads.tolist() for _, heads, _ in by_query],
-        weights=[weights.tolist() for _, _, weights in by_query],
-        generation=view.change,
-        projection=view.version.number,
-    )
-
-
-def _by_column(top: Attended, columns: Int64) -> tuple[Float64, Float64, Float64]:
-    """Return logits (H, n), head weights (H, n) and weights (n,) in the order of the columns."""
-    places = np.searchsorted(columns, top.documents)
-    logits = np.full((len(top.logits), len(columns)), -np.inf)
-    heads, weights = np.zeros_like(logits), np.zeros(len(columns))
-    logits[:, places], heads[:, places] = top.logits, top.head_weights
-    weights[places] = top.weights
-    return logits, heads, weights
