@@ -87,8 +87,15 @@ def listed(
         ranks = np.unique(numbers, return_index=True)[1]
     if request.min_score is not None:
         ranks = ranks[attended.scores[ranks] >= request.min_score]
+    belongs_to = ""  # the request but for the page, and the version
+    if request.cursor is not None or len(ranks) > request.offset + request.k:
+        query = request.query.vector or ()
+        # As JSON a vector takes more time than most searches for it.
+        options = request.model_dump_json(exclude=PAGE | ({"query"} if query else set()))
+        vector = (array("d", query).tobytes(),) if query else ()
+        belongs_to = fingerprint(str(version), options, *vector)
     if request.cursor is not None:
-        score, row = place(request.cursor, _fingerprint(request, version), 2)
+        score, row = place(request.cursor, belongs_to, 2)
         scores, rows = attended.scores[ranks], attended.documents[ranks]
         # Of equal scores the lower row comes first.
         ranks = ranks[(scores < score) | ((scores == score) & (rows > row))]
@@ -106,17 +113,7 @@ def listed(
     if not len(page) or len(ranks) <= request.offset + request.k:
         return Listing(page, None, extras)
     end = (float(attended.scores[page[-1]]), int(attended.documents[page[-1]]))
-    return Listing(page, cursor(_fingerprint(request, version), end), extras)
-
-
-def _fingerprint(request: SearchRequest, version: int) -> str:
-    """Return what a cursor belongs to: the request but for the page, and the version."""
-    vector = request.query.vector
-    if vector is None:
-        return fingerprint(str(version), request.model_dump_json(exclude=PAGE))
-    # As JSON a vector takes more time than most searches for it.
-    options = request.model_dump_json(exclude=PAGE | {"query"})
-    return fingerprint(str(version), options, array("d", vector).tobytes())
+    return Listing(page, cursor(belongs_to, end), extras)
 
 
 def fingerprint(*parts: str | bytes) -> str:

@@ -186,11 +186,7 @@ class QueryEncoder:
         return unit(embeddings)
 
     def _encoded(
-        self,
-        query: Query,
-        parts: Sequence[QueryPart],
-        embeddings: Float32,
-        rows: Mapping[str, int],
+        self, query: Query, parts: Sequence[QueryPart], embeddings: Float32, rows: Mapping[str, int]
     ) -> EncodedQuery:
         by_part = tuple([0 if part.id is None else rows[part.id] for part in parts])
         made_of = tuple(sorted({row for row in by_part if row}))

@@ -214,10 +214,7 @@ def _words(text: str, states: TokenStates) -> list[dict[str, Any]]:
 
 
 def rerank(
-    attention: Attention,
-    searches: Sequence[Search],
-    store: CollectionStore,
-    tokens: TokenReader,
+    attention: Attention, searches: Sequence[Search], store: CollectionStore, tokens: TokenReader
 ) -> Attention:
     """Return the attention of searches with the best documents of each scored once more.
 

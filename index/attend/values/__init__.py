@@ -34,14 +34,7 @@ does not apply. A hard answer is one document's value: `distribution`, `probabil
 
 from __future__ import annotations
 
-from attend.values.blends import (
-    ANSWER_KEYS,
-    Blend,
-    Nearest,
-    blend_for,
-    nearest,
-    with_all_keys,
-)
+from attend.values.blends import ANSWER_KEYS, Blend, Nearest, blend_for, nearest, with_all_keys
 from attend.values.kinds import (
     Kind,
     ValueType,

@@ -35,7 +35,8 @@ TIE_DIGITS = 12
 DIGESTED = 64
 """Characters beyond which a value is told from others by a digest."""
 
-BELOW_ONE = float(np.nextafter(1.0, 0.0))
+WITHIN_ONE = (-float(np.nextafter(1.0, 0.0)), float(np.nextafter(1.0, 0.0)))
+"""Rounding may carry the largest float64 up to 1.0, and scaled that would become infinite."""
 
 COMPARED = 4096
 """Candidates whose differences are taken at a time, to bound memory."""
@@ -153,17 +154,14 @@ class Moments:
     @property
     def mean(self) -> Float64:
         """Weighted mean, (d,)."""
-        return self._unscaled(self.anchor + self.shift)
+        mean: Float64 = np.ldexp(np.clip(self.anchor + self.shift, *WITHIN_ONE), self.exponent)
+        return mean
 
     @property
     def std(self) -> Float64:
         """Weighted population standard deviation, (d,)."""
-        return self._unscaled(np.sqrt(self.variance))
-
-    def _unscaled(self, scaled: Float64) -> Float64:
-        # Rounding may carry the largest float64 up to 1.0, and that would become infinite.
-        result: Float64 = np.ldexp(np.clip(scaled, -BELOW_ONE, BELOW_ONE), self.exponent)
-        return result
+        std: Float64 = np.ldexp(np.clip(np.sqrt(self.variance), *WITHIN_ONE), self.exponent)
+        return std
 
 
 class NumberBlend(Blend):
