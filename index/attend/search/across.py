@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import NamedTuple
 
-from attend.api.answers import AcrossAnswer, Answer, CollectionHit, Hit
+import numpy as np
+
+from attend.api.answers import AcrossAnswer, CollectionHit
 from attend.api.search import AcrossRequest
 from attend.attention import Softmax
 from attend.core.settings import Settings
@@ -40,13 +42,6 @@ class LogitScale(NamedTuple):
 
 UNDECIDED = "undecided"
 """The scale of a collection without vectors, which its first write decides."""
-
-
-class Shares(NamedTuple):
-    """Several attentions as one softmax over all that they attend to."""
-
-    by_collection: list[float]
-    confidence: float
 
 
 def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
@@ -77,10 +72,11 @@ def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
     return LogitScale(repr(name), total, None if null is None else float(null[0]))
 
 
-def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
+def shares_of(scales: Sequence[LogitScale]) -> list[float] | None:
     """Return each attention's share of one softmax over all; None where their scales differ.
 
-    The no-answer score counts once: that nothing here answers is said of all together.
+    With the share of "no answer" they sum to one. The no-answer score counts once: that nothing
+    here answers is said of all together.
     """
     decided = [scale for scale in scales if scale.name != UNDECIDED] or scales
     names = {scale.name for scale in decided}
@@ -88,8 +84,8 @@ def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
         return None
     # Of nulls that follow what a query scores, the one of the collection that scores highest.
     null = max(-math.inf if scale.null is None else scale.null for scale in decided)
-    weights = Softmax.of([scale.total for scale in scales], null).weights
-    return Shares(weights.tolist(), float(weights.sum()))
+    shares: list[float] = Softmax.of([scale.total for scale in scales], null).weights.tolist()
+    return shares
 
 
 def merged_answer(
@@ -106,34 +102,42 @@ def merged_answer(
     """
     scales = [logit_scale(answered, settings[name]) for name, answered in answers.items()]
     shares = shares_of(scales)
-    fitted = shares is not None and scales[0].null is not None  # of one scale, all have one or none
+    fitted = scales[0].null is not None  # of one scale, all have one or none
+    start, stop = request.offset, request.offset + request.k
+    pages = {
+        name: replace(answer, hits=answer.hits[start:stop], next=None)
+        for name, (answer, _, _) in answers.items()
+    }
     return AcrossAnswer(
-        hits=[] if shares is None else _merged(answers, shares, request),
+        hits=[] if shares is None else _merged(answers, shares, request)[start:stop],
         merged=shares is not None,
-        confidence=shares.confidence if shares is not None and fitted else None,
-        shares=None if shares is None else dict(zip(answers, shares.by_collection, strict=True)),
-        answers={name: _page(answered.answer, request) for name, answered in answers.items()},
+        confidence=float(np.sum(shares)) if shares is not None and fitted else None,
+        shares=None if shares is None else dict(zip(answers, shares, strict=True)),
+        answers=pages,
         took_ms=round((time.perf_counter() - started) * 1000, 3),
     )
 
 
 def _merged(
-    answers: Mapping[str, Answered], shares: Shares, request: AcrossRequest
+    answers: Mapping[str, Answered], shares: Sequence[float], request: AcrossRequest
 ) -> list[CollectionHit]:
-    """Return the page of all hits together, by score: on one scale its order is the weights'."""
-    hits = [
-        _rescaled(name, hit, share, answered.attention.attended[answered.place].confidence)
-        for (name, answered), share in zip(answers.items(), shares.by_collection, strict=True)
-        for hit in answered.answer.hits
-    ]
+    """Return all hits together, by score: on one scale its order is the weights'.
+
+    Their weights are shares of all attention. A group of several collections has one leader.
+    """
+    hits = []
+    for (name, answered), share in zip(answers.items(), shares, strict=True):
+        confidence = answered.attention.attended[answered.place].confidence
+        factor = share / confidence if confidence > 0 else 0.0  # without its own no-answer score
+        for hit in answered.answer.hits:
+            values = {field.name: getattr(hit, field.name) for field in fields(hit)}
+            values["weight"] = hit.weight * factor
+            if hit.group_weight is not None:
+                values["group_weight"] = hit.group_weight * factor
+            hits.append(CollectionHit(**values, collection=name))
     hits.sort(key=lambda hit: -hit.score)
-    if request.group_by is not None:
-        hits = _grouped(hits)
-    return hits[request.offset : request.offset + request.k]
-
-
-def _grouped(hits: Sequence[CollectionHit]) -> list[CollectionHit]:
-    """Return the leader of each group of all collections together; hits come best first."""
+    if request.group_by is None:
+        return hits
     groups: dict[str, list[CollectionHit]] = {}
     for rank, hit in enumerate(hits):
         groups.setdefault(group_key(hit.group, rank), []).append(hit)
@@ -145,19 +149,3 @@ def _grouped(hits: Sequence[CollectionHit]) -> list[CollectionHit]:
         )
         for members in groups.values()
     ]
-
-
-def _rescaled(name: str, hit: Hit, share: float, confidence: float) -> CollectionHit:
-    """Return a collection's hit with its weights as shares of all attention."""
-    factor = share / confidence if confidence > 0 else 0.0  # without its own no-answer score
-    values = {field.name: getattr(hit, field.name) for field in fields(hit)}
-    values["weight"] = hit.weight * factor
-    if hit.group_weight is not None:
-        values["group_weight"] = hit.group_weight * factor
-    return CollectionHit(**values, collection=name)
-
-
-def _page(answer: Answer, request: AcrossRequest) -> Answer:
-    """Return a collection's own answer with the requested page, and no cursor."""
-    page = answer.hits[request.offset : request.offset + request.k]
-    return replace(answer, hits=page, next=None)

@@ -18,7 +18,7 @@ from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
 from attend.core.types import Float32, Float64, Floats, Int64
 from attend.encoder import Encoder
-from attend.store import CollectionStore, Lexical
+from attend.store import CollectionStore
 from attend.write.ingest import as_embedding
 
 NO_DIRECTION = 1e-6
@@ -198,24 +198,18 @@ class QueryEncoder:
             return EncodedQuery(embeddings, by_embedding, by_part, made_of, weights)
         if len(parts) == 1 and parts[0].weight == 1:
             return EncodedQuery(embeddings, (tuple(texts),), by_part, made_of)
-        blend = self._blend(embeddings, parts)[None]
+        blend = np.array([part.weight for part in parts]) @ embeddings.astype(np.float64)  # (d,)
+        if self._settings.unit_embeddings:
+            length = float(np.linalg.norm(blend))
+            if length < NO_DIRECTION:
+                raise InvalidRequest(
+                    "The parts of the blend cancel each other out, so that it has no direction; "
+                    "give other weights.",
+                    field="query",
+                )
+            blend = blend / length
         row = by_part if len(by_part) == 1 else (-1 if made_of else 0,)
-        return EncodedQuery(blend, (tuple(texts),), row, made_of)
-
-    def _blend(self, embeddings: Float32, parts: Sequence[QueryPart]) -> Float32:
-        """Return the weighted mean (d,), at length one where embeddings have it."""
-        weights = np.array([part.weight for part in parts])
-        mean = weights @ embeddings.astype(np.float64)  # (p,) @ (p, d) -> (d,)
-        if not self._settings.unit_embeddings:
-            return mean.astype(np.float32)
-        length = float(np.linalg.norm(mean))
-        if length < NO_DIRECTION:
-            raise InvalidRequest(
-                "The parts of the blend cancel each other out, so that it has no direction; give "
-                "other weights.",
-                field="query",
-            )
-        return (mean / length).astype(np.float32)
+        return EncodedQuery(blend.astype(np.float32)[None], (tuple(texts),), row, made_of)
 
 
 def rows_by_id(store: CollectionStore, ids: Sequence[str], field: str) -> dict[str, int]:
@@ -308,12 +302,18 @@ def score_words(
     """
     if not any(texts) or not (option or (option is None and tuning.lexical)):
         return None
-    weight = word_weight(option, tuning)
-    matches = iter(store.lexical_many([text for pairs in texts for text, _ in pairs]))
-    return [
-        _joined([(_weighted(next(matches), *weight), share) for _, share in pairs])
-        for pairs in texts
-    ]
+    weight, coverage = word_weight(option, tuning)
+    weighted = []
+    for matches in store.lexical_many([text for pairs in texts for text, _ in pairs]):
+        words = NO_WORDS._replace(terms=matches.terms)
+        if len(matches.rows) and matches.maximum > 0:
+            # Sums over the same words in another order: they may differ in the last bit.
+            covered = min(1.0, matches.maximum / matches.ideal) ** coverage
+            scores = weight * covered * matches.scores / matches.maximum
+            words = WordScores(matches.rows, scores, matches.terms)
+        weighted.append(words)
+    every = iter(weighted)
+    return [_joined([(next(every), share) for _, share in pairs]) for pairs in texts]
 
 
 def _joined(parts: Sequence[tuple[WordScores, float]]) -> WordScores:
@@ -328,15 +328,6 @@ def _joined(parts: Sequence[tuple[WordScores, float]]) -> WordScores:
     scores = np.bincount(places, shares, len(rows)).astype(np.float64)
     terms = dict.fromkeys(term for words, _ in parts for term in words.terms)
     return WordScores(rows, scores, tuple(terms))
-
-
-def _weighted(matches: Lexical, weight: float, coverage: float) -> WordScores:
-    if not len(matches.rows) or matches.maximum <= 0:
-        return NO_WORDS._replace(terms=matches.terms)
-    # Sums over the same words in another order: they may differ in the last bit.
-    covered = min(1.0, matches.maximum / matches.ideal) ** coverage
-    scores = weight * covered * matches.scores / matches.maximum
-    return WordScores(matches.rows, scores, matches.terms)
 
 
 # -- feedback -------------------------------------------------------------------------------
