@@ -328,8 +328,7 @@ class Scoring:
     def index_queries(self) -> Float32:
         """Return the queries in the space of the index: (q, H, Hk * d).
 
-        An index of several heads holds their keys side by side; a head's query is zero
-        over the others, so that one inner product is that head's.
+        It holds the keys of several heads side by side; a head's query is zero over the others.
         """
         if not self.plan.stored_form:
             return self.queries.embeddings[:, None, :]
@@ -495,8 +494,7 @@ def _proposed_by_parts(
 ) -> Attention:
     """Return the attention of a mixture over the `keep` nearest documents of each of its parts.
 
-    What none of them proposes has no share of the weights, of which a part that is near to
-    everything therefore has a larger one than over all documents.
+    What none of them proposes has no share of the weights.
     """
     masked = np.empty(0, np.int64) if scoring.masked is None else scoring.masked
     if recall is None and scoring.mechanism.heads >= MANY_PARTS:
@@ -677,13 +675,11 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
 
 
 def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
-    """Return one query's logits by keys alone, in float64: candidates are few, and they decide.
-
-    In blocks: a document may have any number of keys.
-    """
+    """Return one query's logits by keys alone, in float64: candidates are few, and they decide."""
     keys = scoring.view.keys
     if len(documents) * keys.most_keys <= LOOKED_UP:
         return _block_logits(scoring, query, keys.lookup(documents))
+    # In blocks: a document may have any number of keys.
     parts = map(partial(_block_logits, scoring, query), keys.blocks(documents))
     nothing = np.empty(0, dtype=np.int64), np.empty((scoring.mechanism.heads, 0))
     rows, z = zip(nothing, *parts, strict=True)
