@@ -57,11 +57,7 @@ PATTERNS = {
     ),
     "attend_milvus/server.py [A-Za-z][A-Za-z0-9]{0,31}": Worst("at most 32 characters"),
     "attend_milvus/server.py pattern": Worst(f"{NOT_INPUT}: options of the command line"),
-    "attend/exchange/restore.py FILE": Worst(
-        "at most 150 characters",
-        ("collections/|a|", "collections/a/keys/|a|", "collections/a/keys/a/|1|"),
-    ),
-    "attend/exchange/restore.py NAME_PATTERN": NAME,
+    "attend/exchange/backup.py NAME_PATTERN": NAME,
     "attend/search/foreign.py _WORD": Worst(RUN, ("a", "a ", " ")),
     "attend/search/foreign.py _SENTENCE_END": Worst(
         "a run of blanks begins after a sign, once, and nothing follows it",

@@ -187,15 +187,14 @@ def import_command(
         _restore(target, snapshot)
         return
     assert source is not None  # as was checked
-    imported = import_projection(target.collection(), source, activate=activate)
-    result = imported._asdict()
-    text = f"Projection {imported.version} is active ({imported.dimensions} dimensions)."
+    version, width = import_projection(target.collection(), source, activate=activate)
+    text = f"Projection {version} is active ({width} dimensions)."
     if not activate:
         text = (
-            f"Projection {imported.version} is stored ({imported.dimensions} dimensions); "
-            f"'projections activate {imported.version}' makes it answer."
+            f"Projection {version} is stored ({width} dimensions); "
+            f"'projections activate {version}' makes it answer."
         )
-    target.show({"projection": result.pop("version"), **result}, text)
+    target.show({"projection": version, "dimensions": width, "active": activate}, text)
 
 
 def _restore(target: Target, source: Path) -> None:

@@ -15,22 +15,19 @@ and proved to be what this program writes. Indexes are built again from them.
 
 from __future__ import annotations
 
-from attend.exchange.backup import BackupContents, save_backup
+from attend.exchange.backup import BackupContents, restore_backup, save_backup
 from attend.exchange.documents import export_documents, write_documents
-from attend.exchange.export import (
-    Imported,
+from attend.exchange.models import (
+    MissingPart,
     ModelExport,
     WeightsExport,
     export_model,
     export_weights,
     import_projection,
 )
-from attend.exchange.layers import MissingPart
-from attend.exchange.restore import restore_backup
 
 __all__ = [
     "BackupContents",
-    "Imported",
     "MissingPart",
     "ModelExport",
     "WeightsExport",

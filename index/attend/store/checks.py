@@ -11,12 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple
 
 import numpy as np
 from sqlite_utils import Database
 
-from attend.core.errors import Damaged
 from attend.store import selection
 from attend.store.migrations import FILL_LEXICAL, TEXTS, migrations
 from attend.store.sql import dimension
@@ -58,84 +56,56 @@ _DEEP = {
 """The columns with JSON."""
 
 
-class SchemaObject(NamedTuple):
-    """A row of `sqlite_master`; the indexes that SQLite makes for itself have no `sql`."""
-
-    type: str
-    name: str
-    table: str
-    sql: str | None
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-    @property
-    def is_derived(self) -> bool:
-        return self.type in DERIVED and self.sql is not None
+SchemaObject = tuple[str, str, str, str | None]
+"""Type, name, table and SQL; the indexes that SQLite makes for itself have no SQL."""
 
 
-Schema = frozenset[SchemaObject]
-
-
-def read_schema(db: Database) -> Schema:
+def read_schema(db: Database, schema: str = "main") -> frozenset[SchemaObject]:
     """Return the objects of a database, their SQL with single spaces."""
-    # A stranger's file may have millions; more than ours is wrong already.
-    rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 1000")
+    rows = db.execute(f"SELECT type, name, tbl_name, sql FROM {schema}.sqlite_master LIMIT 1000")
     return frozenset(
-        SchemaObject(type, name, table, None if sql is None else _plain(str(sql)))
+        (type, name, table, sql and SPACE.sub(" ", str(sql)).strip(" "))
         for type, name, table, sql in rows
     )
 
 
-def _plain(sql: str) -> str:
-    return SPACE.sub(" ", sql).strip(" ")
-
-
-def migration_names() -> list[str]:
-    """Return the names of all migrations, in their order."""
-    fresh = Database(memory=True, execute_plugins=False)
-    try:
-        return [migration.name for migration in migrations.pending(fresh)]
-    finally:
-        fresh.close()
-
-
 @cache
-def expected_schema(count: int | None = None) -> Schema:
-    """Return the objects that the first `count` migrations make; all of them if None."""
+def expected_schema() -> frozenset[SchemaObject]:
+    """Return the objects that the migrations make."""
     fresh = Database(memory=True, execute_plugins=False)
     try:
-        migrations.apply(fresh, stop_before=migration_names()[count:][:1] if count else None)
+        migrations.apply(fresh)
         return read_schema(fresh)
     finally:
         fresh.close()
 
 
-def schema_problems(db: Database, expected: Schema | None = None) -> list[str]:
+def schema_problems(db: Database) -> list[str]:
     """Return a sentence for each object that is missing, changed or strange."""
-    expected = expected_schema() if expected is None else expected
-    actual = read_schema(db)
-    names, actual_names = set(map(str, expected)), set(map(str, actual))
-    missing = [f"{name} is missing." for name in sorted(names - actual_names)]
-    changed = sorted({str(item) for item in actual - expected} & names)
-    strange = sorted(actual_names - names)
+    expected, actual = expected_schema(), read_schema(db)
+    names = {f"{type} {name}" for type, name, *_ in expected}
+    actual_names = {f"{type} {name}" for type, name, *_ in actual}
+    changed = {f"{type} {name}" for type, name, *_ in actual - expected} & names
     return [
-        *missing,
-        *(f"{name} is not as this program makes it." for name in changed),
-        *(f"{printable(name)} is nothing that this program makes." for name in strange),
+        *(f"{name} is missing." for name in sorted(names - actual_names)),
+        *(f"{name} is not as this program makes it." for name in sorted(changed)),
+        *(
+            f"{printable(name)} is nothing that this program makes."
+            for name in sorted(actual_names - names)
+        ),
     ]
 
 
 def repair_schema(db: Database) -> None:
     """Make indexes and triggers again, and drop strange ones; tables stay, as they hold data."""
     expected, actual = expected_schema(), read_schema(db)
-    for item in sorted(actual - expected, key=str):
-        if item.is_derived:
-            name = item.name.replace('"', '""')
-            db.execute(f'DROP {item.type} IF EXISTS "{name}"')
-    for item in sorted(expected - actual, key=str):
-        if item.is_derived:
-            db.execute(str(item.sql))
+    for type, name, _, sql in sorted(actual - expected, key=str):
+        if type in DERIVED and sql is not None:
+            quoted = name.replace('"', '""')
+            db.execute(f'DROP {type} IF EXISTS "{quoted}"')
+    for type, _, _, sql in sorted(expected - actual, key=str):
+        if type in DERIVED and sql is not None:
+            db.execute(sql)
 
 
 def printable(text: str) -> str:
@@ -143,45 +113,26 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text[:500])
 
 
-def check_migrations(db: Database) -> None:
-    """Check that a database is in a state that migrations left, and reads as such.
-
-    Each migration changes the schema, so that the schema shows the last one.
-
-    Raises:
-        Damaged: it has an object too many, too few or changed, or its log of migrations is wrong.
-    """
-    names, actual = migration_names(), read_schema(db)
-    schemas = {count: expected_schema(count) for count in range(1, len(names) + 1)}
-    count = min(schemas, key=lambda count: len(schemas[count] ^ actual))
-    problems = schema_problems(db, schemas[count])
-    if problems:
-        raise Damaged(problems[0])
-    log = db.execute(
-        "SELECT migration_set, name FROM _sqlite_migrations ORDER BY id LIMIT ?", [len(names) + 1]
-    )
-    if log.fetchall() != [(migrations.name, name) for name in names[:count]]:
-        raise Damaged(f"Its log of migrations is not that of its schema ({names[count - 1]}).")
-
-
-def type_problems(db: Database) -> Iterator[str]:
+def type_problems(db: Database, schema: str = "main") -> Iterator[str]:
     """Find values of another type than their column has, and texts that are not UTF-8."""
     for table in TABLES:
         columns = db.execute(
-            "SELECT name, type FROM pragma_table_info(?) WHERE type <> ''", [table]
+            "SELECT name, type FROM pragma_table_info(?, 'main') WHERE type <> ''", [table]
         ).fetchall()
+        if not columns:
+            continue  # a later migration makes the table
         # NULL where it is not allowed is found by SQLite's own check.
         wrong = (f"typeof(\"{name}\") NOT IN ('{KINDS[kind]}', 'null')" for name, kind in columns)
         sums = ", ".join(f"total({condition})" for condition in wrong)
-        counts = db.execute(f"SELECT {sums} FROM {table}").fetchone()
+        counts = db.execute(f"SELECT {sums} FROM {schema}.{table} NOT INDEXED").fetchone()
         for (name, kind), count in zip(columns, counts, strict=True):
             if count:
                 yield f"{count:.0f} rows of {table} have a {name} that is no {kind}."
         texts = ", ".join(f'"{name}"' for name, kind in columns if kind == "TEXT")
         if texts:  # reading fails where one is not UTF-8
-            deque(db.execute(f"SELECT {texts} FROM {table}"), maxlen=0)
+            deque(db.execute(f"SELECT {texts} FROM {schema}.{table} NOT INDEXED"), maxlen=0)
     counters = db.execute(
-        "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) <> 'integer' "
+        f"SELECT name, seq FROM {schema}.sqlite_sequence WHERE typeof(seq) <> 'integer' "
         "OR seq NOT BETWEEN 0 AND ?",
         [MAX_NUMBER],
     )

@@ -1,10 +1,10 @@
-"""Copying between two databases of one library: what changed, the feedback and the settings."""
+"""Copying between two databases: feedback and settings of one library, and a stranger's rows."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from struct import unpack_from
@@ -15,7 +15,7 @@ from sqlite_utils import Database
 
 from attend.core.errors import Damaged
 from attend.core.types import Float32
-from attend.store.checks import CHECKS, check_migrations, depth_problems
+from attend.store.checks import CHECKS, TABLES, depth_problems, read_schema, type_problems
 from attend.store.connections import BUSY_SECONDS
 from attend.store.database import Store
 from attend.store.migrations import FILL_LEXICAL, migrations
@@ -154,16 +154,16 @@ _COPY = (
 )
 
 
-# -- untrusted -------------------------------------------------------------------------------
+# -- a stranger's database --------------------------------------------------------------------
 
 STEPS = 10_000
 """Steps of SQLite's machine between two looks at the clock: about a millisecond."""
 
 GROWTH = 2
-"""The limit of a database's growth while it is brought up to date, as a factor on its size."""
+"""The limit of the copy's size, as a factor on that of the original."""
 
 SMALL_BYTES = 2**20
-"""Any database may grow to this size: an empty one has more tables than rows."""
+"""Any copy may grow to this size: an empty one has more tables than rows."""
 
 MAX_OBJECTS = 1000
 """Rows of a schema: SQLite reads them in quadratic time, 80,000 views in 14 s (measured)."""
@@ -176,25 +176,29 @@ MAX_SQL = 20_000
 """Bytes of one statement, also of those in a schema; ours have at most a tenth of it."""
 
 # Functions and virtual tables that could do harm do not run from a schema, and pages are checked.
-_GUARDS = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON", "PRAGMA mmap_size = 0")
+# No second file lies beside the copy: if this fails, it is thrown away; else the caller syncs it.
+_PRAGMAS = (
+    "trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0",
+    "journal_mode = MEMORY", "synchronous = OFF",
+)  # fmt: skip
 
 _MAKE_AGAIN = (
     "INSERT INTO lexical (lexical) VALUES ('delete-all')",
     FILL_LEXICAL,
-    # Filters build the indexes of fields again where they use them.
-    "DELETE FROM field_values",
-    "DELETE FROM indexed_fields",
     # It may have been beside another collection; here it is one of its own.
     "DELETE FROM settings WHERE name IN ('replaced', 'spare_of')",
 )
 
-_BEFORE = {"entries"}
-_MADE_AGAIN = {"words", "filters"}
-_AFTER = {check.name for check in CHECKS} - _BEFORE - _MADE_AGAIN - {"file"}
+_MADE_HERE = {"file", "schema", "entries", "types", "words", "filters"}
+"""Checks of what a copy does not take from the original, or takes only if it is right."""
 
 
-def adopt(path: Path, is_over: Callable[[], bool]) -> dict[str, Any]:
-    """Prove that a database is a sound one of this program, and bring it up to date.
+def copy_untrusted(source: Path, target: Path, is_over: Callable[[], bool]) -> dict[str, Any]:
+    """Copy the rows of a stranger's database into a new one, bring that up to date and check it.
+
+    SQLite runs a trigger, a view or an expression of an index as soon as its table is used. So
+    nothing but rows is taken, from tables that are declared as our migrations declare them. All
+    that is derived from rows is made here.
 
     Args:
         is_over: asked while SQLite works; once it is true, SQLite stops with an error.
@@ -205,16 +209,25 @@ def adopt(path: Path, is_over: Callable[[], bool]) -> dict[str, Any]:
         Damaged: it is not ours, or not sound; the sentence is about the first problem.
         sqlite3.Error: SQLite cannot read it, or was stopped.
     """
-    _check_object_count(path)
-    with closing(_open(path, "mode=ro&immutable=1", is_over)) as db:
-        check_migrations(db)
-        _check_words_options(db)
-        _check(db, _BEFORE)
-    with closing(_open(path, "mode=rw", is_over)) as db:
-        _bring_up_to_date(db, path.stat().st_size)
-        _check(db, _AFTER)
-        for problem in depth_problems(db):
-            raise Damaged(problem)
+    _check_object_count(source)
+    target.touch(mode=0o600, exist_ok=False)
+    with closing(_open(target, is_over)) as db:
+        size = max(GROWTH * source.stat().st_size, SMALL_BYTES)
+        page = db.execute("PRAGMA page_size").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {size // page}")
+        db.execute("ATTACH ? AS theirs", [f"{source.absolute().as_uri()}?mode=ro&immutable=1"])
+        migrations.apply(db, stop_before=_missing_migrations(db))
+        _copy_rows(db)
+        db.conn.commit()
+        db.execute("DETACH theirs")
+        migrations.apply(db)
+        for statement in _MAKE_AGAIN:
+            db.execute(statement)
+        db.conn.commit()
+        checks = [check.find for check in CHECKS if check.name not in _MADE_HERE]
+        for find in (*checks, depth_problems):
+            for problem in find(db):
+                raise Damaged(problem)
         rows = db.execute("SELECT name, value FROM settings")
         return {name: json.loads(value) for name, value in rows}
 
@@ -245,40 +258,59 @@ def _check_object_count(path: Path) -> None:
         raise Damaged(f"It has more than {MAX_OBJECTS} tables, indexes, triggers and views.")
 
 
-def _open(path: Path, mode: str, is_over: Callable[[], bool]) -> Database:
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+def _open(path: Path, is_over: Callable[[], bool]) -> Database:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
     connection.set_progress_handler(is_over, STEPS)
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, MAX_SQL)
-    for pragma in _GUARDS:
-        connection.execute(pragma)
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
     register(connection)
     return Database(connection, execute_plugins=False)
 
 
-def _check_words_options(db: Database) -> None:
-    """Raise Damaged where the index of words has options, which FTS5 keeps in a table."""
-    if not db["lexical_config"].exists():  # the migration that makes it is due
-        return
-    options = db.execute("SELECT k, v FROM lexical_config LIMIT 2").fetchall()
-    if [name for name, _ in options] != ["version"]:
-        raise Damaged("Its index of words has options that this program does not set.")
+def _missing_migrations(db: Database) -> list[str]:
+    """Return the names of the migrations that the attached database lacks, by its log."""
+    names = [migration.name for migration in migrations.pending(db)]
+    migrations.ensure_migrations_table(db)
+    _check_tables(db)
+    log = db.execute(
+        "SELECT migration_set, name FROM theirs._sqlite_migrations NOT INDEXED ORDER BY id LIMIT ?",
+        [len(names) + 1],
+    ).fetchall()
+    if not log or log != [(migrations.name, name) for name in names[: len(log)]]:
+        raise Damaged("Its log of migrations is not that of a database of this program.")
+    return names[len(log) :]
 
 
-def _bring_up_to_date(db: Database, size: int) -> None:
-    page = db.execute("PRAGMA page_size").fetchone()[0]
-    db.execute(f"PRAGMA max_page_count = {max(GROWTH * size, SMALL_BYTES) // page}")
-    # No second file lies beside it: if this fails, it is thrown away; else the caller syncs it.
-    db.execute("PRAGMA journal_mode = MEMORY")
-    db.execute("PRAGMA synchronous = OFF")
-    db.execute("PRAGMA foreign_keys = ON")
-    migrations.apply(db)
-    for statement in _MAKE_AGAIN:
+def _check_tables(db: Database) -> list[str]:
+    """Return the tables of this database that hold rows; raise Damaged if theirs are others."""
+    known = (*TABLES, migrations.migrations_table, "sqlite_sequence")
+    tables = {item for item in read_schema(db) if item[0] == "table" and item[1] in known}
+    for _, name, *_ in sorted(tables - read_schema(db, "theirs"), key=str):
+        raise Damaged(f"Its table {name} is missing, or is not as this program makes it.")
+    return [name for name in TABLES if name in {item[1] for item in tables}]
+
+
+def _copy_rows(db: Database) -> None:
+    """Copy the rows of the attached database; no trigger of ours looks at them."""
+    tables = _check_tables(db)
+    for problem in type_problems(db, "theirs"):
+        raise Damaged(problem)
+    triggers = dict(db.execute("SELECT name, sql FROM main.sqlite_master WHERE type = 'trigger'"))
+    for name in triggers:
+        db.execute(f"DROP TRIGGER {name}")
+    for table in tables:
+        info = db.execute("SELECT name FROM pragma_table_info(?, 'main')", [table])
+        # By name: of `*` SQLite would copy the bytes, and check nothing.
+        columns = ", ".join(name for (name,) in info)
+        db.execute(f"DELETE FROM main.{table}")  # what migrations have written
+        db.execute(
+            f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM theirs.{table} NOT INDEXED"
+        )
+    db.execute("DELETE FROM main.sqlite_sequence")
+    db.execute(
+        "INSERT INTO main.sqlite_sequence SELECT name, seq FROM theirs.sqlite_sequence "
+        f"WHERE name IN {TABLES!r}"
+    )
+    for statement in triggers.values():
         db.execute(statement)
-    db.conn.commit()
-
-
-def _check(db: Database, names: Iterable[str]) -> None:
-    for check in CHECKS:
-        if check.name in names:
-            for problem in check.find(db):
-                raise Damaged(problem)

@@ -87,15 +87,18 @@ WORDS_OF_ALL_SCRIPTS = (
 
 def fill_words(db: Database) -> None:
     """Index the words of all documents, and log the progress where it takes a while."""
-    last = db.execute("SELECT coalesce(max(row), 0) FROM documents").fetchone()[0]
-    for first in range(0, last, FILL_ROWS):
+    count = db.execute("SELECT count(*) FROM documents").fetchone()[0]
+    block = "SELECT max(row) FROM (SELECT row FROM documents WHERE row > ? ORDER BY row LIMIT ?)"
+    last = -(2**63)
+    for done in range(0, count, FILL_ROWS):
+        first, last = last, db.execute(block, [last, FILL_ROWS]).fetchone()[0]
         db.execute(
             f"INSERT INTO lexical (rowid, text) {TEXTS} AND row > ? AND row <= ? ORDER BY row",
-            [first, first + FILL_ROWS],
+            [first, last],
         )
-        if last > FILL_ROWS:
-            done = min(1, (first + FILL_ROWS) / last)
-            log.warning("The index of words is made again, once: %d %%", round(100 * done))
+        if count > FILL_ROWS:
+            share = min(1, (done + FILL_ROWS) / count)
+            log.warning("The index of words is made again, once: %d %%", round(100 * share))
 
 
 migrations = Migrations("attend")

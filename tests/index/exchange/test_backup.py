@@ -191,7 +191,7 @@ def test_all_of_a_backup_is_restored_or_nothing(data, tmp_path, taken):
 
 def test_more_aliases_than_are_allowed_restore_nothing(data, tmp_path, monkeypatch):
     save_backup(data, tmp_path / "all.tar")
-    monkeypatch.setattr("attend.exchange.restore.MAX_ALIASES", 1)
+    monkeypatch.setattr("attend.exchange.backup.MAX_ALIASES", 1)
     other = vector_data(tmp_path / "other")
     other.set_alias("here", other.create("mine", dimension=2).name)
     with (
@@ -329,7 +329,6 @@ HOSTILE = {
     "an unknown word": (lambda m: m[0].__setitem__(1, b'{"format": 1, "x": 2}'), "cannot be read"),
     "no JSON": (lambda m: m[0].__setitem__(1, b"{"), "cannot be read"),
     "no manifest": (lambda m: m.pop(0), "does not begin with"),
-    "a trigger of its own": (with_trigger, "trigger evil is nothing that this program makes"),
     "no SQLite": (no_database, "file is not a database"),
 }
 
@@ -344,23 +343,12 @@ def test_what_is_not_as_it_was_saved_is_refused_whole(data, tmp_path, case):
     assert not list((tmp_path / "other").glob("*"))
 
 
-def test_a_backup_of_the_version_before_is_restored_without_its_index(data, tmp_path):
-    """It has extended headers (times in fractions, long names), and files of an index."""
-    save_backup(data, tmp_path / "new.tar", ["books"])
-    index = f"collections/books/keys/{'0123456789abcdef' * 4}/17/vectors.npy"
-    with tarfile.open(tmp_path / "new.tar") as new:
-        members = [[m.name, new.extractfile(m).read()] for m in new] + [[index, b"no index"]]
-    size_and_sum = [8, hashlib.sha256(b"no index").hexdigest()]
-    manifest(members, files=lambda files: files | {index: size_and_sum})
-    with tarfile.open(tmp_path / "old.tar", "w", format=tarfile.PAX_FORMAT) as old:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(content), 1234567890.5
-            old.addfile(info, io.BytesIO(content))
-    other, contents = restored(tmp_path / "old.tar", tmp_path / "other")
-    assert index in contents.files
+def test_a_trigger_of_its_own_stays_behind(data, tmp_path):
+    save_backup(data, tmp_path / "all.tar", ["books"])
+    rewritten(tmp_path / "all.tar", tmp_path / "evil.tar", with_trigger)
+    other, _ = restored(tmp_path / "evil.tar", tmp_path / "other")
     assert answers(other.collection("books"))[0] == answers(data.collection("books"))[0]
-    assert not list((tmp_path / "other").rglob("vectors.npy"))
+    assert verify(other.collection("books")).problems == []
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
@@ -446,8 +434,8 @@ def test_a_killed_restore_is_completed_by_whoever_opens_the_library(data, tmp_pa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("attend.exchange.restore._move_each", killed)
-        patch.setattr("attend.exchange.restore.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("attend.exchange.backup._move_each", killed)
+        patch.setattr("attend.exchange.backup.shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             restored(target, other)
     with closing(vector_data(other)) as library:

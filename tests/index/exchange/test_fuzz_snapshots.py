@@ -20,7 +20,7 @@ import pytest
 from attend.collection.data import Data
 from attend.collection.verify import verify
 from attend.core.errors import CannotWrite, Damaged, InvalidRequest
-from attend.exchange import restore, restore_backup, save_backup
+from attend.exchange import backup, restore_backup, save_backup
 from tests.index.helpers import vector_data
 from tests.snapshots import BOOKS, OFFSETS, Member, changed, fill, packed, repacked, rows, unpacked
 
@@ -274,7 +274,7 @@ def restored(data: Data, sent: bytes) -> bool:
 def test_mutated_snapshots_are_refused_or_equal(
     snapshot: bytes, tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restore, "SECONDS", 10.0)
+    monkeypatch.setattr(backup, "SECONDS", 10.0)
     data = vector_data(tmp_path / "data")
     data.folder.mkdir()
     scratch = tmp_path / "scratch"

@@ -223,12 +223,10 @@ def test_vectors_without_an_encoder_have_only_their_bytes(tmp_path: Path) -> Non
     version = made.add_projection(given(matrix(1, 2, 4), matrix(2, 2, 4)))
     export_weights(made, tmp_path / "pair.safetensors", version=version)
     assert (tmp_path / "pair.safetensors").read_bytes() == made.store.version(version).weights
-    imported = import_projection(made, tmp_path / "pair.safetensors", activate=True)
-    assert made.store.state().projection == imported.version
+    imported, _ = import_projection(made, tmp_path / "pair.safetensors", activate=True)
+    assert made.store.state().projection == imported
     assert [each.kind for each in made.projections()][-1] == "given"
-    np.testing.assert_array_equal(
-        read(made, imported.version).w_q, read(made, version).w_q, strict=True
-    )
+    np.testing.assert_array_equal(read(made, imported).w_q, read(made, version).w_q, strict=True)
 
 
 def test_what_cannot_travel_is_named_with_its_figures(
@@ -298,7 +296,7 @@ def test_a_failed_export_leaves_what_was_there(
     target = tmp_path / "pair"
     export_model(collection, target)
     before = snapshot(target)
-    monkeypatch.setattr("attend.exchange.export.score_difference", lambda *_: 0.5)
+    monkeypatch.setattr("attend.exchange.models.score_difference", lambda *_: 0.5)
     with pytest.raises(Conflict, match="scores otherwise"):
         export_model(collection, target, force=True)
     assert snapshot(target) == before
@@ -313,10 +311,10 @@ def test_what_was_exported_comes_back(collection: Collection, tmp_path: Path, ki
     projection = pair(kind, WIDTH)
     version = collection.add_projection(projection)
     export_weights(collection, tmp_path / "pair.safetensors", version=version)
-    imported = import_projection(collection, tmp_path / "pair.safetensors")
-    assert imported.dimensions == projection.d_k
+    imported, width = import_projection(collection, tmp_path / "pair.safetensors")
+    assert width == projection.d_k
     assert collection.store.state().projection == 1  # nothing is activated unasked
-    again = read(collection, imported.version)
+    again = read(collection, imported)
     assert again.kind == "given"
     queries, keys = (unit(matrix(seed, 5, WIDTH)) for seed in (11, 12))
     expected = expected_scores(projection, queries, keys)

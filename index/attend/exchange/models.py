@@ -1,5 +1,10 @@
 """Export a version as a sentence-transformers model, or as the projection's own bytes, which an
-import reads again: safetensors alone, so that reading runs no code."""
+import reads again: safetensors alone, so that reading runs no code.
+
+For the model a projection is two functions of an embedding, one for each side: W x + b, then length
+one. The Dense and Normalize layers of other libraries compute the same; they have neither several
+heads nor anything that belongs to single keys. `missing_parts` lists what they cannot hold.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,10 @@ import numpy as np
 
 from attend.collection.collection import Collection
 from attend.core.errors import Conflict, Damaged, EncoderError, InvalidRequest, LimitExceeded
+from attend.core.settings import Tuning
+from attend.core.types import Float32, Float64, Floats
 from attend.encoder import load
 from attend.encoder.loading import find
-from attend.exchange.layers import LayerPair, LinearLayer, MissingPart, missing_parts, pair_of
 from attend.keys.files import scratch_beside, sync_file, sync_folder, write_synced
 from attend.projection import Projection
 from attend.store import StoredVersion
@@ -37,6 +43,25 @@ TRIAL = ["What is this about?", "A short text.", "Another one, of a few more wor
 TRIAL_DOCUMENTS = 5
 
 
+class LinearLayer(NamedTuple):
+    """x -> W x + b, then divided by its length if `normalize`; no weight is the identity."""
+
+    weight: Float32 | None  # (d_out, d_in)
+    bias: Float32 | None  # (d_out,); none without a weight
+    normalize: bool
+
+
+class MissingPart(NamedTuple):
+    """A part of a version that an export does not have; `in_use`: the version answers with it."""
+
+    what: str
+    in_use: bool
+    detail: str
+
+    def sentence(self) -> str:
+        return f"{self.what}: {self.detail}"
+
+
 class ModelExport(NamedTuple):
     """The folder written, and the difference of its scores from ours in float32."""
 
@@ -46,14 +71,6 @@ class ModelExport(NamedTuple):
     similarity: str
     difference: float
     cannot_travel: list[MissingPart]
-
-
-class Imported(NamedTuple):
-    """The version that an import made."""
-
-    version: int
-    dimensions: int
-    active: bool
 
 
 class WeightsExport(NamedTuple):
@@ -90,14 +107,14 @@ def export_model(
             f"export the projection alone with --safetensors."
         )
     number, stored, projection = _version(collection, version)
-    pair = pair_of(projection)
+    query, document = layers_of(projection)
     similarity = SIMILARITY[collection.settings.scorer]
     missing = missing_parts(stored, projection, collection.store.example_count())
     _check_apart(folder, collection)
     with _new_folder(folder, force=force) as making:
-        _save_model(encoder, pair, similarity, making)
-        documents = collection.store.sample(TRIAL_DOCUMENTS)
-        texts = [text for row in documents for text in row.fields.values() if text.strip()]
+        _save_model(encoder, (query, document), similarity, making)
+        sample = collection.store.sample(TRIAL_DOCUMENTS)
+        texts = [text for row in sample for text in row.fields.values() if text.strip()]
         difference = score_difference(making, encoder, projection.materialised(), TRIAL + texts)
         if not difference <= TOLERANCE:
             raise Conflict(
@@ -105,10 +122,21 @@ def export_model(
                 f"{TOLERANCE:g} is allowed, and was removed; check that the encoder {encoder!r} is "
                 f"the one the collection was built with."
             )
-        title = f"{collection.name}, projection {number}"
-        card = _card(title, Path(encoder).name, pair, similarity, missing, difference)
+        card = CARD.format(
+            title=f"{collection.name}, projection {number}",
+            encoder=Path(encoder).name,
+            query=_route_text(query),
+            document=_route_text(document),
+            similarity=similarity,
+            missing="\n".join(
+                f"| {part.what} | {'yes' if part.in_use else 'no'} | {part.detail} |"
+                for part in missing
+            ),
+            difference=difference,
+            tolerance=TOLERANCE,
+        )
         (making / "README.md").write_text(card, encoding="utf-8")
-    width = projection.d_in if pair.query.weight is None else len(pair.query.weight)
+    width = projection.d_in if query.weight is None else len(query.weight)
     return ModelExport(number, folder, width, similarity, difference, missing)
 
 
@@ -131,10 +159,14 @@ def export_weights(
     return WeightsExport(number, file, projection.fingerprint, missing)
 
 
-def import_projection(collection: Collection, file: Path, *, activate: bool = False) -> Imported:
+def import_projection(
+    collection: Collection, file: Path, *, activate: bool = False
+) -> tuple[int, int]:
     """Store the bytes that `export_weights` wrote as a version of kind 'given'.
 
     It answers only if activated.
+
+    Returns: (its number, its dimensions).
 
     Raises:
         InvalidRequest: its width is not that of the collection's embeddings.
@@ -155,7 +187,7 @@ def import_projection(collection: Collection, file: Path, *, activate: bool = Fa
     version = collection.add_projection(replace(projection, kind="given"), note)
     if activate:
         collection.activate(version)
-    return Imported(version, projection.d_k, activate)
+    return version, projection.d_k
 
 
 def encoder_folder(name: str) -> Path | None:
@@ -197,14 +229,16 @@ def _version(collection: Collection, version: int | None) -> tuple[int, StoredVe
 # -- the model ------------------------------------------------------------------------------
 
 
-def _save_model(encoder: str, pair: LayerPair, similarity: str, folder: Path) -> None:
+def _save_model(
+    encoder: str, layers: tuple[LinearLayer, LinearLayer], similarity: str, folder: Path
+) -> None:
     """Save the encoder with a Router after it; the encoder's weights are copied byte for byte."""
     from sentence_transformers.sentence_transformer.modules import Normalize, Router
 
     model = _read_model(find(encoder).place)
     if not isinstance(model[-1], Normalize):
         model.append(Normalize())  # embeddings have length one here whatever the model does
-    model.append(Router.for_query_document(_route(pair.query), _route(pair.document)))
+    model.append(Router.for_query_document(*map(_route, layers)))
     model.similarity_fn_name = similarity
     model.save_pretrained(str(folder), create_model_card=False)
     home = encoder_folder(encoder)
@@ -251,30 +285,6 @@ def _read_model(place: str) -> Any:
 
 
 # -- the card -------------------------------------------------------------------------------
-
-
-def _card(
-    title: str,
-    encoder: str,
-    pair: LayerPair,
-    similarity: str,
-    missing: Sequence[MissingPart],
-    difference: float,
-) -> str:
-    """Write the README of an exported model: its use, and what it does not contain."""
-    rows = [
-        f"| {part.what} | {'yes' if part.in_use else 'no'} | {part.detail} |" for part in missing
-    ]
-    return CARD.format(
-        title=title,
-        encoder=encoder,
-        query=_route_text(pair.query),
-        document=_route_text(pair.document),
-        similarity=similarity,
-        missing="\n".join(rows),
-        difference=difference,
-        tolerance=TOLERANCE,
-    )
 
 
 def _route_text(layer: LinearLayer) -> str:
@@ -372,3 +382,120 @@ def _check_apart(folder: Path, collection: Collection) -> None:
     for home in (collection.folder.resolve(), encoder_folder(collection.settings.encoder or "")):
         if home is not None and (home.is_relative_to(target) or target.is_relative_to(home)):
             raise Conflict(f"{folder} and {home} lie one in the other; export to a folder apart.")
+
+
+# -- layers ----------------------------------------------------------------------------------
+
+
+def layers_of(projection: Projection) -> tuple[LinearLayer, LinearLayer]:
+    """Return the layers after the encoder, for queries and for documents.
+
+    The centre is folded into their biases. Raise InvalidRequest where several heads count: the
+    answer mixes one softmax of each (Vaswani et al. 2017), and no single inner product gives the
+    logarithm of a mixture.
+    """
+    heads = np.flatnonzero(projection.gates)
+    if len(heads) > 1:
+        raise InvalidRequest(
+            f"This version mixes the softmaxes of {len(heads)} heads, and no inner "
+            f"product of two layers ranks as such a mixture does. Choose a version of one head, or "
+            f"export its own bytes with --safetensors.",
+            field="projection",
+        )
+    head = int(heads[0])
+    return (
+        _side(projection, "q", head, projection.normalize_queries),
+        _side(projection, "k", head, projection.normalize_keys),
+    )
+
+
+def _side(projection: Projection, side: str, head: int, normalize: bool) -> LinearLayer:
+    """Return one side, computed in float64, in float32: the precision of embeddings."""
+    w, b = projection.tensors.get(f"w_{side}"), projection.tensors.get(f"b_{side}")
+    center = projection.center
+    if w is None and b is None and center is None:
+        return LinearLayer(None, None, normalize)
+    weight = np.eye(projection.d_in) if w is None else _of_head(w, head)
+    bias = np.zeros(len(weight)) if b is None else _of_head(b, head)
+    if center is not None:
+        bias = bias - weight @ center  # W (x - c) + b = W x + (b - W c)
+    has_bias = b is not None or center is not None
+    narrow = bias.astype(np.float32) if has_bias else None
+    return LinearLayer(weight.astype(np.float32), narrow, normalize)
+
+
+def _of_head(tensors: Floats, head: int) -> Float64:
+    """Return one head's matrix or bias; one that all heads share is stored once."""
+    return np.asarray(tensors[min(head, len(tensors) - 1)], dtype=np.float64)
+
+
+def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> list[MissingPart]:
+    """List all that two layers do not contain, used by this version or not, with figures.
+
+    Args:
+        count: examples in the collection.
+    """
+    tuning = Tuning.of(stored.tuning)
+    offsets = len(stored.offsets[0])
+    terms = sum(len(rows) for rows, _ in stored.terms.values())
+    examples, moves = tuning.examples > 0 and count > 0, bool(tuning.memory) and count > 0
+    lexical = f"weight {tuning.lexical:g}, coverage {tuning.coverage:g}"
+    others = [n for n in projection.tensors if n[:3] in ("w_v", "b_v", "w_o", "b_o", "add")]
+    return [
+        MissingPart(
+            "key offsets",
+            offsets > 0,
+            f"{f'{offsets} keys are moved' if offsets else 'none'}; they belong to stored keys, "
+            f"and a model sees only a text",
+        ),
+        MissingPart(
+            "terms of documents",
+            terms > 0,
+            f"{terms or 'none'}; they are learned for each document, not for its text",
+        ),
+        MissingPart(
+            "example keys",
+            examples,
+            f"{f'{count}, at the factor {tuning.examples:g}' if examples else 'not used'}; they "
+            f"are rows of the collection, and no function of a document's text",
+        ),
+        MissingPart(
+            "lexical bias",
+            tuning.lexical > 0,
+            f"{lexical if tuning.lexical > 0 else 'not used'}; BM25 needs the words of the whole "
+            f"collection",
+        ),
+        MissingPart(
+            "feedback",
+            moves,
+            f"{f'queries move by {tuning.memory:g}' if moves else 'not used'}; where to depends on "
+            f"the examples of the collection",
+        ),
+        MissingPart(
+            "scale",
+            tuning.scale is not None,
+            f"{_fitted(tuning.scale)}; it changes weights and no ranking: multiply the scores by "
+            f"it before a softmax",
+        ),
+        MissingPart(
+            "no-answer score",
+            tuning.null is not None,
+            f"{_no_answer(tuning)}; add it as one more logit to allow the answer 'no document'",
+        ),
+        MissingPart(
+            "value matrices and additive scorer",
+            bool(others),
+            f"{', '.join(others) or 'none'}; they apply to values or pairs, not to one embedding",
+        ),
+    ]
+
+
+def _no_answer(tuning: Tuning) -> str:
+    if not tuning.levels:
+        return _fitted(tuning.null)
+    behind = "times the mean logits of the documents ranked 2 to 10 and 11 to 100"
+    return f"{_fitted(tuning.null)}, plus {_fitted(tuning.levels)} {behind}"
+
+
+def _fitted(numbers: tuple[float, ...] | None) -> str:
+    return "not fitted" if numbers is None else ", ".join(f"{number:.6g}" for number in numbers)
