@@ -290,8 +290,7 @@ class Store(CollectionStore):
 
     def own_keys(self, rows: Int64) -> KeyTable:
         keys = self._read().execute(
-            f"{_OWN} AND document {_LISTED} ORDER BY document, id",
-            [json.dumps(rows.tolist())],
+            f"{_OWN} AND document {_LISTED} ORDER BY document, id", [json.dumps(rows.tolist())]
         )
         return sql.key_table(keys.fetchall())
 
@@ -360,11 +359,7 @@ class Store(CollectionStore):
     # -- examples ---------------------------------------------------------------------------
 
     def add_examples(
-        self,
-        questions: Sequence[Question],
-        examples: Sequence[NewExample],
-        *,
-        forget: bool = False,
+        self, questions: Sequence[Question], examples: Sequence[NewExample], *, forget: bool = False
     ) -> tuple[int, int]:
         with self._changing() as db:
             rows = sql.known_rows(db, [example.document for example in examples], "examples")
@@ -612,10 +607,7 @@ class Store(CollectionStore):
             return version
 
     def activate_projection(
-        self,
-        version: int,
-        expected: int | None = None,
-        report: Mapping[str, Json] | None = None,
+        self, version: int, expected: int | None = None, report: Mapping[str, Json] | None = None
     ) -> None:
         with self._changing() as db:
             sql.activate(db, version, expected)

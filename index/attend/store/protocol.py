@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    TypedDict,
-    Unpack,
-    get_args,
-)
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, Unpack, get_args
 
 import numpy as np
 
@@ -445,11 +436,7 @@ class CollectionStore(Protocol):
     # -- examples ---------------------------------------------------------------------------
 
     def add_examples(
-        self,
-        questions: Sequence[Question],
-        examples: Sequence[NewExample],
-        *,
-        forget: bool = False,
+        self, questions: Sequence[Question], examples: Sequence[NewExample], *, forget: bool = False
     ) -> tuple[int, int]:
         """Store which documents answer which questions, all or none.
 
@@ -576,10 +563,7 @@ class CollectionStore(Protocol):
         """
 
     def activate_projection(
-        self,
-        version: int,
-        expected: int | None = None,
-        report: Mapping[str, Json] | None = None,
+        self, version: int, expected: int | None = None, report: Mapping[str, Json] | None = None
     ) -> None:
         """Let a version answer in its role; `rollback` undoes it.
 

@@ -224,9 +224,7 @@ def known_rows(db: Database, ids: Sequence[str], subject: str) -> dict[str, int]
     return rows
 
 
-def parsed_documents(
-    rows: Iterable[tuple[int, str, str, str | None, str]],
-) -> list[StoredDocument]:
+def parsed_documents(rows: Iterable[tuple[int, str, str, str | None, str]]) -> list[StoredDocument]:
     """Parse documents; many objects are empty, and parsing them would take a fifth of a search."""
     documents = []
     for row, id, fields, value, payload in rows:
