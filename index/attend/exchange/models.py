@@ -238,7 +238,8 @@ def _save_model(
     model = _read_model(find(encoder).place)
     if not isinstance(model[-1], Normalize):
         model.append(Normalize())  # embeddings have length one here whatever the model does
-    model.append(Router.for_query_document(*map(_route, layers)))
+    query, document = map(_route, layers)
+    model.append(Router.for_query_document(query, document))
     model.similarity_fn_name = similarity
     model.save_pretrained(str(folder), create_model_card=False)
     home = encoder_folder(encoder)

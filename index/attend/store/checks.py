@@ -47,7 +47,7 @@ and what walks such a tree in Python not far beyond."""
 _SIGN = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 """What JSON is nested by: quotes and brackets; `\\"` within a text is none."""
 
-_DEEP = {
+JSON_COLUMNS = {
     "documents": ("fields", "value", "payload"),
     "interactions": ("value",),
     "projections": ("note", "tuning", "report"),
@@ -142,7 +142,7 @@ def type_problems(db: Database, schema: str = "main") -> Iterator[str]:
 
 def depth_problems(db: Database) -> Iterator[str]:
     """Find JSON that is nested deeper than it can be sent."""
-    for table, columns in _DEEP.items():
+    for table, columns in JSON_COLUMNS.items():
         for column in columns:
             rows = db.execute(
                 f"SELECT {column} FROM {table} WHERE typeof({column}) = 'text' "
@@ -217,24 +217,16 @@ def _run(*statements: str) -> Repair:
     return repair
 
 
-_PARENTS = (
-    ("examples", "question", "questions", "id"),
-    ("examples", "document", "documents", "row"),
-    ("keys", "document", "documents", "row"),
-    ("keys", "example", "examples", "id"),
-    ("offsets", "key", "keys", "id"),
-    ("offsets", "projection", "projections", "version"),
-    ("interactions", "user", "users", "id"),
-    ("interactions", "document", "documents", "row"),
-    ("document_terms", "projection", "projections", "version"),
-    ("document_terms", "document", "documents", "row"),
-)
-# NULL, which refers to nothing, is not in an empty set either.
-_DELETE_ORPHANS = [
-    f"DELETE FROM {table} "
-    f"WHERE {column} IS NOT NULL AND {column} NOT IN (SELECT {id} FROM {parent})"
-    for table, column, parent, id in _PARENTS
-]
+def _delete_orphans(db: Database) -> None:
+    for table in TABLES:
+        keys = 'SELECT "from", "table", "to" FROM pragma_foreign_key_list(?)'
+        for column, parent, id in db.execute(keys, [table]).fetchall():
+            # NULL, which refers to nothing, is not in an empty set either.
+            db.execute(
+                f"DELETE FROM {table} "
+                f"WHERE {column} IS NOT NULL AND {column} NOT IN (SELECT {id} FROM {parent})"
+            )
+
 
 _NUMBERED = {
     "documents": "row",
@@ -264,24 +256,14 @@ _RAISE_COUNTERS = [
 ]
 
 _JSON = [
-    (
-        f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND NOT json_valid({column})",
-        f"{{}} rows of {table} have no JSON as {column}.",
-    )
-    for table, column in (
-        ("settings", "value"),
-        ("documents", "fields"),
-        ("documents", "value"),
-        ("documents", "payload"),
-        ("projections", "note"),
-        ("projections", "tuning"),
-        ("projections", "report"),
-    )
-] + [
-    (
-        "SELECT count(*) FROM interactions WHERE typeof(value) NOT IN ('null', 'integer', 'real') "
-        "AND NOT json_valid(value)",
-        "{} rows of interactions have no JSON as value.",
+    *(
+        (
+            f"SELECT count(*) FROM {table} WHERE NOT json_valid({column}) "
+            f"AND typeof({column}) NOT IN ('null', 'integer', 'real')",
+            f"{{}} rows of {table} have no JSON as {column}.",
+        )
+        for table, columns in JSON_COLUMNS.items()
+        for column in columns
     ),
     (
         "SELECT count(*) FROM documents WHERE json_type(fields) <> 'object' "
@@ -374,10 +356,6 @@ def _filters(db: Database) -> Iterator[str]:
         yield f"The index of the field {name!r} is wrong about {count} documents."
 
 
-def _drop_filters(db: Database) -> None:
-    selection.drop_indexes(db, list(selection.index_faults(db)))
-
-
 # -- the table ----------------------------------------------------------------------------------
 
 RESTORE = "Restore the collection from a snapshot or a copy."
@@ -419,7 +397,7 @@ CHECKS = (
                 "{} rows of {} belong to rows of {} that are not there.",
             )
         ),
-        _run(*_DELETE_ORPHANS),
+        _delete_orphans,
         "Rows that belonged to nothing are gone.",
     ),
     Check("counters", _rows(*_COUNTERS), _run(*_RAISE_COUNTERS), "The counters were raised."),
@@ -466,6 +444,11 @@ CHECKS = (
         ),
         "The index of words was built again.",
     ),
-    Check("filters", _filters, _drop_filters, "The fields' indexes will be built again."),
+    Check(
+        "filters",
+        _filters,
+        lambda db: selection.drop_indexes(db, list(selection.index_faults(db))),
+        "The fields' indexes will be built again.",
+    ),
 )
 """In this order: each may rely on what those before it found sound."""

@@ -54,58 +54,37 @@ def count_own_vectors(store: Store) -> int:
     return int(row[0])
 
 
-class FeedbackCopier:
-    """Copies examples, interactions and settings, and encodes the questions that have a text.
+def copy_feedback(source: Store, target: Store, encode: Encode) -> None:
+    """Copy examples, interactions and settings; the documents that they are about are there.
 
-    The target then has those of the source, but for examples of questions without text.
+    Questions that have a text are encoded. The target then has the feedback of the source, but for
+    examples of questions without text.
     """
-
-    def __init__(self, source: Store, target: Store, encode: Encode) -> None:
-        self._source = source
-        self._target = target
-        self._encode = encode
-
-    def copy(self) -> None:
-        """Copy feedback and settings; the documents that it is about are there already."""
-        with closing(self._connect()) as db:
-            self._encode_questions(db)
-            db.execute("BEGIN IMMEDIATE")
-            for statement in _COPY:
-                db.execute(statement)
-            count_up(db, "settings_change")
-            count_change(db)
-            db.execute("COMMIT")
-
-    def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(
-            f"{self._target.path.absolute().as_uri()}?mode=rw",
-            uri=True,
-            isolation_level=None,
-            timeout=BUSY_SECONDS,
-        )
+    path = f"{target.path.absolute().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, uri=True)) as db:
         register(db)
         db.execute("PRAGMA foreign_keys = ON")
         # To be read only: a transaction would lock it as well, which its own writer has locked.
-        db.execute("ATTACH ? AS source", [f"{self._source.path.absolute().as_uri()}?mode=ro"])
+        db.execute("ATTACH ? AS source", [f"{source.path.absolute().as_uri()}?mode=ro"])
         db.execute("CREATE TEMP TABLE encoded (hash BLOB PRIMARY KEY, text TEXT, embedding BLOB)")
-        return db
-
-    def _encode_questions(self, db: sqlite3.Connection) -> None:
-        """Collect the target's embedding of each question, and encode those that it lacks."""
         db.execute("INSERT INTO encoded SELECT hash, text, embedding FROM main.questions")
         missing = db.execute(
             "SELECT hash, text FROM source.questions WHERE text IS NOT NULL "
             "AND hash NOT IN (SELECT hash FROM encoded)"
         ).fetchall()
         if missing:
-            embeddings = np.asarray(self._encode([text for _, text in missing]), dtype=np.float32)
-            db.executemany(
-                "INSERT INTO encoded VALUES (?, ?, ?)",
-                [
-                    (*question, row.tobytes())
-                    for question, row in zip(missing, embeddings, strict=True)
-                ],
-            )
+            embeddings = np.asarray(encode([text for _, text in missing]), dtype=np.float32)
+            rows = [
+                (*question, row.tobytes())
+                for question, row in zip(missing, embeddings, strict=True)
+            ]
+            db.executemany("INSERT INTO encoded VALUES (?, ?, ?)", rows)
+        db.execute("BEGIN IMMEDIATE")
+        for statement in _COPY:
+            db.execute(statement)
+        count_up(db, "settings_change")
+        count_change(db)
+        db.execute("COMMIT")
 
 
 _COPY = (

@@ -150,7 +150,7 @@ class Store(CollectionStore):
 
     def lexical_without(self, text: str, rows: Int64, limit: int | None = None) -> Lexical:
         with self.connections.reading() as db:
-            reader = words.FewerWords(WordReader(db, self._words), rows)
+            reader = words.FewerWords(db, self._words, rows)
             return words.search(reader, TOKENIZER.words(text), limit)
 
     def common_words(self, texts: Sequence[str]) -> set[str]:

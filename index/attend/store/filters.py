@@ -191,19 +191,16 @@ def _condition(name: str, operand: Json, depth: int) -> Node:
     if name in ("$and", "$or"):
         if not isinstance(operand, Sequence) or isinstance(operand, str) or not operand:
             raise _rejected(f"{name} takes a list of at least one filter")
-        parts = tuple(_all_of(part, depth + 1) for part in operand)
-        return All(parts) if name == "$and" else Some(parts)
+        nodes = tuple(_all_of(part, depth + 1) for part in operand)
+        return All(nodes) if name == "$and" else Some(nodes)
     if name == "$not":
         return Not(_all_of(operand, depth + 1))
-    if name.startswith("$") or _is_list_of_filters(operand):
+    parts = operand if isinstance(operand, list) else []
+    if name.startswith("$") or any(isinstance(part, Mapping) for part in parts):
         raise _rejected(
             f"{name!r} is not known; {remedy(name, ('$and', '$or', '$not'), OPERATORS)}"
         )
     return _field_condition(name, operand)
-
-
-def _is_list_of_filters(operand: Json) -> bool:
-    return isinstance(operand, list) and any(isinstance(part, Mapping) for part in operand)
 
 
 def _field_condition(name: str, operand: Json) -> Node:
@@ -349,19 +346,10 @@ NULL, BOOLEAN, NUMBER, WORDS = 0, 1, 2, 3
 comparisons are within one kind."""
 
 
-class LeafSql(NamedTuple):
-    """One condition as SQL.
-
-    Attributes:
-        scan: an SQL condition on the table `documents`.
-        lookup: SQL that selects rows of documents, perhaps some twice, from `{source}`: a table
-            of (row, kind, value) that an index serves.
-        parameters: of either form, in the same order.
-    """
-
-    scan: str
-    lookup: str
-    parameters: tuple[str, ...]
+LeafSql = tuple[str, str, tuple[str, ...]]
+"""One condition as SQL: a condition on the table `documents`; SQL that selects rows of documents,
+perhaps some twice, from `{source}`, a table of (row, kind, value) that an index serves; and the
+parameters of either, in the same order."""
 
 
 def leaf_sql(leaf: Leaf) -> LeafSql:
@@ -369,7 +357,7 @@ def leaf_sql(leaf: Leaf) -> LeafSql:
     match leaf:
         case IsNull(field):
             scan = f"coalesce(json_type({located(field)}, '$'), 'null') = 'null'"
-            return LeafSql(scan, f"SELECT row FROM {{source}} WHERE kind = {NULL}", ())
+            return (scan, f"SELECT row FROM {{source}} WHERE kind = {NULL}", ())
         case Among():
             return _among_sql(leaf)
         case Within():
@@ -386,8 +374,8 @@ def indexed_field(leaf: Leaf) -> str:
 def scan_sql(node: Node) -> tuple[str, tuple[str, ...]]:
     """Return a filter as one SQL condition on `documents`, and its parameters."""
     if isinstance(node, Leaf):
-        sql = leaf_sql(node)
-        return f"({sql.scan})", sql.parameters
+        scan, _, parameters = leaf_sql(node)
+        return f"({scan})", parameters
     if isinstance(node, Not):
         condition, parameters = scan_sql(node.part)
         return f"NOT {condition}", parameters
@@ -436,14 +424,14 @@ def _among_sql(leaf: Among) -> LeafSql:
         f"SELECT entry.row AS row FROM json_each(?) AS given CROSS JOIN {{source}} AS entry "
         f"ON entry.kind = {kind_of('given.type')} AND entry.value = given.value"
     )
-    return LeafSql(_any_element(leaf.field, scan), lookup, (json.dumps(list(leaf.values)),))
+    return (_any_element(leaf.field, scan), lookup, (json.dumps(list(leaf.values)),))
 
 
 def _within_sql(leaf: Within) -> LeafSql:
     kind = WORDS if isinstance(leaf.bounds[0][1], str) else NUMBER
     signs = " AND ".join(f"{{value}} {sign} json_extract(?, '$')" for sign, _ in leaf.bounds)
     element = signs.replace("{value}", "element.value")
-    return LeafSql(
+    return (
         _any_element(leaf.field, f"{kind_of('element.type')} = {kind} AND {element}"),
         f"SELECT row FROM {{source}} WHERE kind = {kind} AND {signs.replace('{value}', 'value')}",
         tuple(json.dumps(value) for _, value in leaf.bounds),
@@ -454,7 +442,7 @@ def _words_sql(leaf: HasWords) -> LeafSql:
     matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
     query = " ".join(map(quoted, leaf.words))
     if leaf.field == TEXT:
-        return LeafSql(f"documents.row IN ({matches})", matches, (query,))
+        return (f"documents.row IN ({matches})", matches, (query,))
     # The index does not tell one text field from another: where there are others, look closer.
     path = f"$.{json.dumps(leaf.field)}".replace("'", "''")
     scan = (
@@ -463,7 +451,7 @@ def _words_sql(leaf: HasWords) -> LeafSql:
         f"has_words(documents.fields, ?, ?))"
     )
     lookup = f"SELECT row FROM documents WHERE {scan}"
-    return LeafSql(f"ifnull({scan}, 0)", lookup, (query, leaf.field, query))
+    return (f"ifnull({scan}, 0)", lookup, (query, leaf.field, query))
 
 
 def _any_element(name: str, condition: str) -> str:

@@ -154,46 +154,27 @@ _M001 = (
     # `row` is the id inside; `id` is the caller's. AUTOINCREMENT on both tables, because
     # a published index may still speak of a row or key that is gone: it must never meet
     # a new one under the old number.
-    """
-    CREATE TABLE documents (
-        row INTEGER PRIMARY KEY AUTOINCREMENT,
-        id TEXT NOT NULL UNIQUE,
-        fields TEXT NOT NULL,
-        value TEXT,
-        payload TEXT NOT NULL,
-        key_hash BLOB NOT NULL,
-        value_hash BLOB NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE keys (
+    """CREATE TABLE documents (
+        row INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, fields TEXT NOT NULL,
+        value TEXT, payload TEXT NOT NULL, key_hash BLOB NOT NULL, value_hash BLOB NOT NULL
+    )""",
+    """CREATE TABLE keys (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
-        field TEXT NOT NULL,
-        start INTEGER NOT NULL,
-        stop INTEGER NOT NULL,
+        field TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
         embedding BLOB NOT NULL
-    )
-    """,
+    )""",
     "CREATE INDEX keys_by_document ON keys (document)",
     # A log that readers follow to mask what they hold; a trigger, so that no path forgets it.
     "CREATE TABLE removals (id INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
     "key INTEGER NOT NULL)",
-    """
-    CREATE TRIGGER log_removed_key AFTER DELETE ON keys BEGIN
+    """CREATE TRIGGER log_removed_key AFTER DELETE ON keys BEGIN
         INSERT INTO removals (document, key) VALUES (old.document, old.id);
-    END
-    """,
-    """
-    CREATE TABLE projections (
-        version INTEGER PRIMARY KEY AUTOINCREMENT,
-        kind TEXT NOT NULL,
-        weights BLOB NOT NULL,
-        fingerprint TEXT NOT NULL,
-        created TEXT NOT NULL,
-        note TEXT NOT NULL
-    )
-    """,
+    END""",
+    """CREATE TABLE projections (
+        version INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, weights BLOB NOT NULL,
+        fingerprint TEXT NOT NULL, created TEXT NOT NULL, note TEXT NOT NULL
+    )""",
 )
 
 _EXAMPLE_KEYS = """
@@ -203,56 +184,39 @@ _EXAMPLE_KEYS = """
 
 _EXAMPLES = (
     # `hash` tells questions apart: by their text, or by their embedding where they have none.
-    """
-    CREATE TABLE questions (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        hash BLOB NOT NULL UNIQUE,
-        text TEXT,
+    """CREATE TABLE questions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, hash BLOB NOT NULL UNIQUE, text TEXT,
         embedding BLOB NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE examples (
+    )""",
+    """CREATE TABLE examples (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         question INTEGER NOT NULL REFERENCES questions(id) ON DELETE CASCADE,
         document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
-        weight REAL NOT NULL,
-        position INTEGER,
-        source TEXT NOT NULL,
-        created TEXT NOT NULL,
+        weight REAL NOT NULL, position INTEGER, source TEXT NOT NULL, created TEXT NOT NULL,
         UNIQUE (question, document)
-    )
-    """,
+    )""",
     "CREATE INDEX examples_by_document ON examples (document)",
     "ALTER TABLE keys ADD COLUMN example INTEGER REFERENCES examples(id) ON DELETE CASCADE",
     "CREATE INDEX keys_by_example ON keys (example) WHERE example IS NOT NULL",
     # An example that speaks for its document is a key of it, by triggers, so that no path
     # forgets it. Its embedding is the question's, which many examples share.
-    f"""
-    CREATE TRIGGER key_of_new_example AFTER INSERT ON examples WHEN new.weight > 0 BEGIN
+    f"""CREATE TRIGGER key_of_new_example AFTER INSERT ON examples WHEN new.weight > 0 BEGIN
         {_EXAMPLE_KEYS} WHERE id = new.id;
-    END
-    """,
-    f"""
-    CREATE TRIGGER key_of_weighed_example AFTER UPDATE OF weight ON examples
+    END""",
+    f"""CREATE TRIGGER key_of_weighed_example AFTER UPDATE OF weight ON examples
     WHEN (old.weight > 0) <> (new.weight > 0) BEGIN
         DELETE FROM keys WHERE example = new.id;
         {_EXAMPLE_KEYS} WHERE id = new.id AND weight > 0;
-    END
-    """,
+    END""",
     # A key of another embedding is another key: those who hold the old one must hear of it.
-    f"""
-    CREATE TRIGGER keys_of_moved_question AFTER UPDATE OF embedding ON questions BEGIN
+    f"""CREATE TRIGGER keys_of_moved_question AFTER UPDATE OF embedding ON questions BEGIN
         DELETE FROM keys WHERE example IN (SELECT id FROM examples WHERE question = new.id);
         {_EXAMPLE_KEYS} WHERE question = new.id AND weight > 0;
-    END
-    """,
-    """
-    CREATE TRIGGER remove_idle_question AFTER DELETE ON examples BEGIN
+    END""",
+    """CREATE TRIGGER remove_idle_question AFTER DELETE ON examples BEGIN
         DELETE FROM questions WHERE id = old.question
         AND NOT EXISTS (SELECT 1 FROM examples WHERE question = old.question);
-    END
-    """,
+    END""",
 )
 
 _VERSIONS = (
@@ -260,14 +224,11 @@ _VERSIONS = (
     "ALTER TABLE projections ADD COLUMN report TEXT NOT NULL DEFAULT '{}'",
     # The version that answered before this one was activated.
     "ALTER TABLE projections ADD COLUMN parent INTEGER",
-    """
-    CREATE TABLE offsets (
+    """CREATE TABLE offsets (
         projection INTEGER NOT NULL REFERENCES projections(version) ON DELETE CASCADE,
-        key INTEGER NOT NULL REFERENCES keys(id) ON DELETE CASCADE,
-        delta BLOB NOT NULL,
+        key INTEGER NOT NULL REFERENCES keys(id) ON DELETE CASCADE, delta BLOB NOT NULL,
         PRIMARY KEY (projection, key)
-    ) WITHOUT ROWID
-    """,
+    ) WITHOUT ROWID""",
     # Without it, each key that goes would look through the offsets of all versions.
     "CREATE INDEX offsets_by_key ON offsets (key)",
 )
@@ -294,48 +255,31 @@ _ADD_VALUES = f"""
 _FIELD_VALUES = (
     # First 'building', then 'ready', at last 'dropping'; `built` is the last document for which
     # what the state says is done. `used` is a day.
-    """
-    CREATE TABLE indexed_fields (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        name TEXT NOT NULL UNIQUE,
-        whole TEXT NOT NULL,
-        dotted TEXT NOT NULL,
-        state TEXT NOT NULL DEFAULT 'building',
-        built INTEGER NOT NULL DEFAULT 0,
-        used TEXT NOT NULL
-    )
-    """,
+    """CREATE TABLE indexed_fields (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, whole TEXT NOT NULL,
+        dotted TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'building',
+        built INTEGER NOT NULL DEFAULT 0, used TEXT NOT NULL
+    )""",
     # `value` has no type, so that SQLite converts nothing.
-    """
-    CREATE TABLE field_values (
-        field INTEGER NOT NULL,
-        kind INTEGER NOT NULL,
-        value NOT NULL,
-        row INTEGER NOT NULL,
+    """CREATE TABLE field_values (
+        field INTEGER NOT NULL, kind INTEGER NOT NULL, value NOT NULL, row INTEGER NOT NULL,
         PRIMARY KEY (field, kind, value, row)
-    ) WITHOUT ROWID
-    """,
+    ) WITHOUT ROWID""",
     # To take a document out without asking what it was: another SQLite may read it otherwise.
     "CREATE INDEX field_values_by_row ON field_values (row)",
-    f"""
-    CREATE TRIGGER index_values AFTER INSERT ON documents
-    WHEN EXISTS (SELECT 1 FROM indexed_fields) BEGIN {_ADD_VALUES} END
-    """,
-    """
-    CREATE TRIGGER remove_values AFTER DELETE ON documents
+    f"""CREATE TRIGGER index_values AFTER INSERT ON documents
+    WHEN EXISTS (SELECT 1 FROM indexed_fields) BEGIN {_ADD_VALUES} END""",
+    """CREATE TRIGGER remove_values AFTER DELETE ON documents
     WHEN EXISTS (SELECT 1 FROM indexed_fields) BEGIN
         DELETE FROM field_values WHERE row = old.row;
-    END
-    """,
-    f"""
-    CREATE TRIGGER reindex_values AFTER UPDATE OF row, value, payload ON documents
+    END""",
+    f"""CREATE TRIGGER reindex_values AFTER UPDATE OF row, value, payload ON documents
     WHEN EXISTS (SELECT 1 FROM indexed_fields) AND (
         old.row <> new.row OR old.value IS NOT new.value OR old.payload <> new.payload
     ) BEGIN
         DELETE FROM field_values WHERE row = old.row;
         {_ADD_VALUES}
-    END
-    """,
+    END""",
 )
 
 _ROLES = (
@@ -349,43 +293,31 @@ _INTERACTIONS = (
     "CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",
     # `value` has no type: a number is stored as one, anything else as JSON text. `time` is in
     # seconds since 1970. By `id` a training knows which it has learned from.
-    """
-    CREATE TABLE interactions (
+    """CREATE TABLE interactions (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         user INTEGER NOT NULL REFERENCES users(id) ON DELETE CASCADE,
-        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
-        value,
-        time REAL,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE, value, time REAL,
         UNIQUE (user, document)
-    )
-    """,
+    )""",
     "CREATE INDEX interactions_by_document ON interactions (document)",
-    """
-    CREATE TRIGGER remove_idle_user AFTER DELETE ON interactions BEGIN
+    """CREATE TRIGGER remove_idle_user AFTER DELETE ON interactions BEGIN
         DELETE FROM users WHERE id = old.user
         AND NOT EXISTS (SELECT 1 FROM interactions WHERE user = old.user);
-    END
-    """,
+    END""",
 )
 
 _TERMS = (
     # What a version has learned about single documents, by name: vectors of float32.
-    """
-    CREATE TABLE document_terms (
+    """CREATE TABLE document_terms (
         projection INTEGER NOT NULL REFERENCES projections(version) ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
-        term BLOB NOT NULL,
-        PRIMARY KEY (projection, name, document)
-    ) WITHOUT ROWID
-    """,
+        name TEXT NOT NULL, document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        term BLOB NOT NULL, PRIMARY KEY (projection, name, document)
+    ) WITHOUT ROWID""",
     "CREATE INDEX document_terms_by_document ON document_terms (document)",
     # A document whose own keys go has another text now, or none.
-    """
-    CREATE TRIGGER remove_terms AFTER DELETE ON keys WHEN old.example IS NULL BEGIN
+    """CREATE TRIGGER remove_terms AFTER DELETE ON keys WHEN old.example IS NULL BEGIN
         DELETE FROM document_terms WHERE document = old.document;
-    END
-    """,
+    END""",
 )
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from sqlite_utils import Database
@@ -83,25 +83,11 @@ PAUSE = 2
 _ALL_VALUES = VALUES_OF.format(row="documents", tables="documents, indexed_fields")
 
 
-class Field(NamedTuple):
-    """A row of `indexed_fields`."""
-
-    id: int
-    name: str
-    state: str
-    used: str
-
-
 def source(name: str, index: int | None) -> str:
     """Return SQL of a table of (row, kind, value) of an index: SQLite's own for ids."""
     if name == ID:
         return f"(SELECT row, {WORDS} AS kind, id AS value FROM documents)"
     return f"(SELECT row, kind, value FROM field_values WHERE field = {index})"
-
-
-def read_fields(db: Database) -> list[Field]:
-    rows = db.execute("SELECT id, name, state, used FROM indexed_fields ORDER BY used, id")
-    return [Field(*row) for row in rows]
 
 
 def is_short(db: Database, name: str) -> bool:
@@ -114,13 +100,15 @@ def is_short(db: Database, name: str) -> bool:
 
 def choose_field(db: Database, name: str) -> bool:
     """Begin the index of a field. Return false if there is no room for it."""
-    indexed = [field for field in read_fields(db) if field.state != "dropping"]
-    if any(field.name == name for field in indexed):
+    select = "SELECT name, used FROM indexed_fields WHERE state <> 'dropping' ORDER BY id"
+    indexed = dict(db.execute(select).fetchall())
+    if name in indexed:
         return True
     if len(indexed) >= MAX_FIELDS:
-        if indexed[0].used >= day():
+        oldest = min(indexed, key=indexed.__getitem__)
+        if indexed[oldest] >= day():
             return False
-        _set_state(db, indexed[0], "dropping")
+        drop_indexes(db, [oldest])
     key, dotted = ("$", "$") if name == "@value" else paths(name)
     db.execute(
         # Of one that is being dropped the entries that are left are right.
@@ -133,23 +121,51 @@ def choose_field(db: Database, name: str) -> bool:
 
 def touch_fields(db: Database, names: Collection[str]) -> None:
     """Note that fields were used today, and drop those unused for `UNUSED_DAYS`."""
-    for field in read_fields(db):
-        if field.name in names:
-            db.execute("UPDATE indexed_fields SET used = ? WHERE id = ?", [day(), field.id])
-        elif field.used < day(UNUSED_DAYS):
-            _set_state(db, field, "dropping")
+    db.execute(
+        "UPDATE indexed_fields SET used = ? WHERE name IN (SELECT value FROM json_each(?))",
+        [day(), json.dumps(list(names))],
+    )
+    unused = db.execute("SELECT name FROM indexed_fields WHERE used < ?", [day(UNUSED_DAYS)])
+    drop_indexes(db, [name for (name,) in unused.fetchall()])
+
+
+def drop_indexes(db: Database, names: Collection[str]) -> None:
+    """Begin to drop indexes, unless that has begun; filters that scan build them again."""
+    db.execute(
+        "UPDATE indexed_fields SET state = 'dropping', built = 0 WHERE state <> 'dropping' "
+        "AND name IN (SELECT value FROM json_each(?))",
+        [json.dumps(list(names))],
+    )
 
 
 def index_step(db: Database) -> bool:
     """Build or drop a short piece of an index. Return whether there was any to do."""
-    for field in read_fields(db):
-        if field.state == "building":
-            _build(db, field)
-            return True
-        if field.state == "dropping":
-            _remove_entries(db, field)
-            return True
-    return False
+    due = db.execute(
+        "SELECT id, state, built FROM indexed_fields WHERE state <> 'ready' ORDER BY used, id"
+    ).fetchone()
+    if due is None:
+        return False
+    field, state, after = due
+    last = db.execute(
+        "SELECT max(row) FROM (SELECT row FROM documents WHERE row > ? ORDER BY row LIMIT ?)",
+        [after, STEP_ROWS],
+    ).fetchone()[0]
+    if last is not None:
+        # Documents written since the field was chosen are in already, by the triggers.
+        # The plus sign: by the index of rows, and not through all entries of the field.
+        statement = (
+            f"INSERT OR IGNORE INTO field_values (field, kind, value, row) {_ALL_VALUES} "
+            f"AND field.id = ? AND documents.row > ? AND documents.row <= ?"
+            if state == "building"
+            else "DELETE FROM field_values WHERE +field = ? AND row > ? AND row <= ?"
+        )
+        db.execute(statement, [field, after, last])
+        db.execute("UPDATE indexed_fields SET built = ? WHERE id = ?", [last, field])
+    elif state == "building":
+        db.execute("UPDATE indexed_fields SET state = 'ready', built = 0 WHERE id = ?", [field])
+    else:
+        db.execute("DELETE FROM indexed_fields WHERE id = ?", [field])
+    return True
 
 
 def index_faults(db: Database) -> Mapping[str, int]:
@@ -163,58 +179,6 @@ def index_faults(db: Database) -> Mapping[str, int]:
         f"WHERE state = 'ready' GROUP BY name"
     )
     return {str(name): int(count) for name, count in wrong}
-
-
-def drop_indexes(db: Database, names: Collection[str]) -> None:
-    """Drop indexes; filters that scan build them again."""
-    for field in read_fields(db):
-        if field.name in names:
-            _set_state(db, field, "dropping")
-
-
-def _set_state(db: Database, field: Field, state: str) -> None:
-    """Begin a state, unless it has begun: what is done of it counts."""
-    db.execute(
-        "UPDATE indexed_fields SET state = ?1, built = 0 WHERE id = ?2 AND state <> ?1",
-        [state, field.id],
-    )
-
-
-def _next_rows(db: Database, field: Field) -> tuple[int, int] | None:
-    """Return the rows of the next step, (after, last); None if all are done."""
-    after = db.execute("SELECT built FROM indexed_fields WHERE id = ?", [field.id]).fetchone()[0]
-    last = db.execute(
-        "SELECT max(row) FROM (SELECT row FROM documents WHERE row > ? ORDER BY row LIMIT ?)",
-        [after, STEP_ROWS],
-    ).fetchone()[0]
-    if last is None:
-        return None
-    db.execute("UPDATE indexed_fields SET built = ? WHERE id = ?", [last, field.id])
-    return after, last
-
-
-def _build(db: Database, field: Field) -> None:
-    rows = _next_rows(db, field)
-    if rows is None:
-        _set_state(db, field, "ready")
-        return
-    # Documents written since the field was chosen are in already, by the triggers.
-    db.execute(
-        f"INSERT OR IGNORE INTO field_values (field, kind, value, row) {_ALL_VALUES} "
-        f"AND field.id = ? AND documents.row > ? AND documents.row <= ?",
-        [field.id, *rows],
-    )
-
-
-def _remove_entries(db: Database, field: Field) -> None:
-    rows = _next_rows(db, field)
-    if rows is None:
-        db.execute("DELETE FROM indexed_fields WHERE id = ?", [field.id])
-        return
-    # The plus sign: by the index of rows, and not through all entries of the field.
-    db.execute(
-        "DELETE FROM field_values WHERE +field = ? AND row > ? AND row <= ?", [field.id, *rows]
-    )
 
 
 def day(ago: int = 0) -> str:
@@ -236,13 +200,11 @@ class FieldIndexes:
 
     def ready(self, db: Database, names: Collection[str]) -> dict[str, int]:
         """Return the numbers of the indexes that serve some of the fields."""
-        ready = [
-            field for field in read_fields(db) if field.state == "ready" and field.name in names
-        ]
-        unnoted = {field.name for field in ready if field.used < day()}
-        if unnoted:
+        fields = db.execute("SELECT name, id, used FROM indexed_fields WHERE state = 'ready'")
+        ready = {name: (id, used) for name, id, used in fields if name in names}
+        if unnoted := [name for name, (_, used) in ready.items() if used < day()]:
             self._start(used=unnoted)
-        return {field.name: field.id for field in ready}
+        return {name: id for name, (id, _) in ready.items()}
 
     def scanned(self, names: Collection[str], seconds: float) -> None:
         """Note a scan for fields without an index; build one when it is worth it."""
@@ -421,9 +383,9 @@ class _FilterReader:
 
     def _matches(self, leaf: Leaf, select: str = "{}") -> Int64:
         """Look one condition up; `select` is SQL around the lookup."""
-        sql, field = leaf_sql(leaf), indexed_field(leaf)
-        lookup = sql.lookup.replace("{source}", source(field, self._ready.get(field)))
-        return self._read(select.format(lookup), sql.parameters)
+        (_, lookup, parameters), field = leaf_sql(leaf), indexed_field(leaf)
+        lookup = lookup.replace("{source}", source(field, self._ready.get(field)))
+        return self._read(select.format(lookup), parameters)
 
     def _look_up(self, node: Node) -> Int64:
         if isinstance(node, Leaf):
@@ -437,7 +399,8 @@ class _FilterReader:
     def _all(self, parts: Sequence[Node]) -> Int64:
         """Return the rows that pass every part; negations are subtracted last."""
         positive = [self._look_up(part) for part in parts if not isinstance(part, Not)]
-        rows = reduce(_intersection, positive) if positive else self._everything()
+        both = partial(np.intersect1d, assume_unique=True)
+        rows = reduce(both, positive) if positive else self._everything()
         for part in parts:
             if isinstance(part, Not):
                 rows = np.setdiff1d(rows, self._look_up(part.part), assume_unique=True)
@@ -464,10 +427,6 @@ class _FilterReader:
 
 def _has_index(field: str, ready: Mapping[str, int]) -> bool:
     return field in (ID, TEXT) or field in ready
-
-
-def _intersection(one: Int64, other: Int64) -> Int64:
-    return np.intersect1d(one, other, assume_unique=True)
 
 
 # -- facets ---------------------------------------------------------------------------------

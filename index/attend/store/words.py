@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,27 +74,13 @@ _FOLDED = re.compile(
 syllables in several characters, and forms of another width or for a place in a word."""
 
 
-class Piece(NamedTuple):
-    """A piece of an indexed text: what stands at (start, stop), or another text for it."""
-
-    start: int
-    stop: int
-    text: str | None = None
-
-    def read(self, text: str) -> str:
-        """Return the piece as FTS5 sees it."""
-        return text[self.start : self.stop] if self.text is None else self.text
+Piece = tuple[int, int, str | None]
+"""A piece of an indexed text: what stands at (start, stop), or another text for it."""
 
 
-class IndexedText(NamedTuple):
-    """A text as FTS5 sees it.
-
-    Attributes:
-        places: for each character its (start, stop) in the original; None if both are the same.
-    """
-
-    text: str
-    places: list[tuple[int, int]] | None
+def _joined(text: str, pieces: Sequence[Piece]) -> str:
+    """Return pieces of a text as FTS5 sees them."""
+    return " ".join(text[start:stop] if other is None else other for start, stop, other in pieces)
 
 
 def indexed_text(text: str, *, query: bool = False) -> str:
@@ -108,22 +94,25 @@ def indexed_text(text: str, *, query: bool = False) -> str:
     """
     text = _folded(text)
     pieces = _pieces(text, query)
-    return " ".join([piece.read(text) for piece in pieces]) if pieces else text
+    return _joined(text, pieces) if pieces else text
 
 
-def traced_text(text: str) -> IndexedText:
-    """Return the same for a document, with the places of its characters in the original."""
+def traced_text(text: str) -> tuple[str, list[tuple[int, int]] | None]:
+    """Return the same for a document, and for each character its (start, stop) in the original.
+
+    None stands for places that are the same.
+    """
     text, places = _traced_fold(text)
     pieces = _pieces(text, False)
     if not pieces:
-        return IndexedText(text, places)
+        return text, places
     sources = places or [(place, place + 1) for place in range(len(text))]
     traced: list[tuple[int, int]] = []
     for start, stop, other in pieces:
         span = sources[start][0], sources[stop - 1][1]
         traced += sources[start:stop] if other is None else [span] * len(other)
         traced.append(span)  # the blank after it
-    return IndexedText(" ".join([piece.read(text) for piece in pieces]), traced[:-1])
+    return _joined(text, pieces), traced[:-1]
 
 
 def phrases(text: str) -> tuple[str, list[str]]:
@@ -133,8 +122,7 @@ def phrases(text: str) -> tuple[str, list[str]]:
     ('  about  ', ['文書', 'しり りと とり'])
     """
     text = _folded(text)
-    runs = [" ".join([pair.read(text) for pair in pairs]) for pairs in _runs(text, True)]
-    return _UNSPACED.sub(" ", text), runs
+    return _UNSPACED.sub(" ", text), [_joined(text, pairs) for pairs in _runs(text, True)]
 
 
 def is_letter(word: str) -> bool:
@@ -192,16 +180,17 @@ def register(connection: sqlite3.Connection) -> None:
 def _pieces(text: str, query: bool) -> list[Piece]:
     """Return the pieces of a text that make its indexed form; none if it stays as it is."""
     special = [*_identifiers(text), *_runs(text, query)]
-    special.sort(key=lambda parts: parts[0])
-    pieces, done = [], 0
+    special.sort(key=lambda parts: parts[0][:2])
+    pieces: list[Piece] = []
+    done = 0
     for parts in special:
-        start, stop = parts[0].start, max(part.stop for part in parts)
+        start, stop = parts[0][0], max(stop for _, stop, _ in parts)
         if done < start:
-            pieces.append(Piece(done, start))
+            pieces.append((done, start, None))
         pieces += parts
         done = stop
     if special and done < len(text):
-        pieces.append(Piece(done, len(text)))
+        pieces.append((done, len(text), None))
     return pieces
 
 
@@ -219,22 +208,17 @@ def _identifiers(text: str) -> Iterator[list[Piece]]:
         done, name = match.end(), match[0]
         if not any(map(str.isalpha, name)):
             continue  # 3.14
-        pieces = [Piece(start, done)]
+        pieces: list[Piece] = [(start, done, None)]
         plain = name.replace(".", "").replace("_", "")
         if plain != name:
-            pieces.append(Piece(start, done, plain))
+            pieces.append((start, done, plain))
         # A part between two signs is a token already, and one letter says nothing.
-        pieces += [
-            Piece(*part.span())
-            for part in _PART.finditer(text, start, done)
-            if len(part[0]) > 1 and _has_letters_beside(text, *part.span())
-        ]
+        for part in _PART.finditer(text, start, done):
+            first, last = part.span()
+            beside = text[max(first - 1, 0) : first] + text[last : last + 1]
+            if last - first > 1 and any(map(str.isalnum, beside)):
+                pieces.append((first, last, None))
         yield pieces
-
-
-def _has_letters_beside(text: str, start: int, stop: int) -> bool:
-    beside = text[max(start - 1, 0) : start] + text[stop : stop + 1]
-    return any(map(str.isalnum, beside))
 
 
 def _runs(text: str, query: bool) -> Iterator[list[Piece]]:
@@ -243,9 +227,9 @@ def _runs(text: str, query: bool) -> Iterator[list[Piece]]:
         return
     for run in _UNSPACED.finditer(text):
         letters = [letter.span() for letter in _LETTER.finditer(text, *run.span())]
-        pairs = [Piece(one[0], other[1]) for one, other in pairwise(letters)]
+        pairs: list[Piece] = [(one[0], other[1], None) for one, other in pairwise(letters)]
         if not pairs or not query:
-            pairs.append(Piece(*letters[-1]))
+            pairs.append((*letters[-1], None))
         yield pairs
 
 
@@ -256,10 +240,10 @@ def _folded(text: str) -> str:
     return _FOLDED.sub(lambda match: _fold(match[0]), text)
 
 
-def _traced_fold(text: str) -> IndexedText:
+def _traced_fold(text: str) -> tuple[str, list[tuple[int, int]] | None]:
     """Do the same, with the places of the characters in the original."""
     if text.isascii() or not _FOLDED.search(text):
-        return IndexedText(text, None)
+        return text, None
     parts: list[str] = []
     places: list[tuple[int, int]] = []
     done = 0
@@ -270,7 +254,7 @@ def _traced_fold(text: str) -> IndexedText:
         places += [match.span()] * len(fold)
         done = match.end()
     places += [(place, place + 1) for place in range(done, len(text))]
-    return IndexedText("".join([*parts, text[done:]]), places)
+    return "".join([*parts, text[done:]]), places
 
 
 def _fold(text: str) -> str:
@@ -464,11 +448,6 @@ class WordReader:
         row = self._db.execute("SELECT count(*) FROM lexical_docsize").fetchone()
         return self._cache.sizes.put(self._texts, int(row[0]))
 
-    def having_texts(self, rows: Int64) -> int:
-        """Return the number of some documents that have texts."""
-        sql = "SELECT count(*) FROM lexical_docsize WHERE id IN (SELECT value FROM json_each(?))"
-        return int(self._db.execute(sql, [json.dumps(rows.tolist())]).fetchone()[0])
-
     def count(self, stem: str, word: str, most: int) -> int:
         """Return the number of documents that have a word, or `most` + 1 if there are more."""
         key = self._texts, stem, most
@@ -492,26 +471,30 @@ class WordReader:
         return self._cache.matches.put((self._texts, stem), WordMatch.of(pairs))
 
 
-class FewerWords:
+class FewerWords(WordReader):
     """Reads words as if some documents were not there: each word's matches are counted again.
 
     Scores have the inverse document frequencies of the documents that are left. The mean length of
     texts, which a few documents hardly change, stays that of the whole collection.
+
+    Args:
+        absent: rows of the documents that count as absent, ascending.
     """
 
-    def __init__(self, reader: WordReader, rows: Int64) -> None:
-        """
-        Args:
-            rows: of the documents that count as absent, ascending.
-        """
-        self._reader, self._rows = reader, rows
+    def __init__(self, db: Database, cache: WordCache, absent: Int64) -> None:
+        super().__init__(db, cache)
+        self._rows = absent
+        self._whole = super().size()
         # The limit of a search of the whole collection, by which counts are cached.
-        self._most = min(reader.size() // 2, FULL_DOCUMENTS)
-        self._size = reader.size() - reader.having_texts(rows)
+        self._most = min(self._whole // 2, FULL_DOCUMENTS)
+        select = "SELECT count(*) FROM lexical_docsize WHERE id IN (SELECT value FROM json_each(?))"
+        self._left = self._whole - int(
+            db.execute(select, [json.dumps(absent.tolist())]).fetchone()[0]
+        )
 
     def size(self) -> int:
         """Return the number of documents that are left and have texts."""
-        return self._size
+        return self._left
 
     def count(self, stem: str, word: str, most: int) -> int:
         """Return the number of documents left that have a word, or more than `most`.
@@ -519,35 +502,22 @@ class FewerWords:
         A word that more than half of the whole collection has counts as one that half of what is
         left have.
         """
-        count = self._whole_count(stem, word)
+        count = super().count(stem, word, self._most)
         return count - len(self._absent(stem, word)) if 0 < count <= self._most else count
 
     def match(self, stem: str, word: str) -> WordMatch:
         """Return the documents left that have a word."""
-        match, absent = self._reader.match(stem, word), self._absent(stem, word)
+        match, absent = super().match(stem, word), self._absent(stem, word)
         left = WordMatch(np.delete(match.rows, absent), np.delete(match.scores, absent))
-        before = idf(self._whole_count(stem, word), self._reader.size())
-        factor = idf(len(left.rows), self._size) / before
+        before = idf(super().count(stem, word, self._most), self._whole)
+        factor = idf(len(left.rows), self._left) / before
         return left._replace(scores=left.scores * np.float32(factor))
-
-    def _whole_count(self, stem: str, word: str) -> int:
-        return self._reader.count(stem, word, self._most)
 
     def _absent(self, stem: str, word: str) -> Int64:
         """Return the places of absent documents among those that have a word."""
-        rows = self._reader.match(stem, word).rows
+        rows = super().match(stem, word).rows
         places = np.minimum(np.searchsorted(rows, self._rows), len(rows) - 1)
         return np.asarray(places[rows[places] == self._rows], dtype=np.int64)
-
-
-class Reader(Protocol):
-    """Reads the words of a collection, or of a part of it."""
-
-    def size(self) -> int: ...
-
-    def count(self, stem: str, word: str, most: int) -> int: ...
-
-    def match(self, stem: str, word: str) -> WordMatch: ...
 
 
 class Lexical(NamedTuple):
@@ -569,13 +539,7 @@ class Lexical(NamedTuple):
     terms: tuple[str, ...]
 
 
-class _Term(NamedTuple):
-    stem: str
-    word: str
-    documents: int
-
-
-def search(reader: Reader, words: Mapping[str, str], limit: int | None = None) -> Lexical:
+def search(reader: WordReader, words: Mapping[str, str], limit: int | None = None) -> Lexical:
     """Find the documents that have any of the words (by stem): all of them, or the best.
 
     Words that more than half of the documents have are left out: each would add at most
@@ -583,16 +547,20 @@ def search(reader: Reader, words: Mapping[str, str], limit: int | None = None) -
     """
     size = reader.size()
     most = min(size // 2, FULL_DOCUMENTS)
-    terms = [_Term(stem, word, reader.count(stem, word, most)) for stem, word in words.items()]
-    used = _rarest([term for term in terms if 0 < term.documents <= most], size)
-    absent = [term for term in terms if not term.documents]
-    ideal = (K1 + 1) * sum(idf(term.documents, size) for term in (*used, *absent))
-    rows, scores = _summed([reader.match(term.stem, term.word) for term in used])
+    counts = {stem: reader.count(stem, word, most) for stem, word in words.items()}
+    matching = [stem for stem, count in counts.items() if 0 < count <= most]
+    used = sorted(matching, key=counts.__getitem__)[:MAX_TERMS]  # the rarest
+    if size > FULL_DOCUMENTS:
+        totals = np.cumsum([counts[stem] for stem in used])
+        used = used[: int((totals <= FULL_DOCUMENTS).sum())]
+    absent = [stem for stem, count in counts.items() if not count]
+    ideal = (K1 + 1) * sum(idf(counts[stem], size) for stem in (*used, *absent))
+    rows, scores = _summed([reader.match(stem, words[stem]) for stem in used])
     maximum = float(scores.max(initial=0.0))
     if limit is not None and limit < len(rows):
         best = np.sort(np.lexsort((rows, -scores))[:limit])
         rows, scores = rows[best], scores[best]
-    return Lexical(rows, scores, maximum, ideal, tuple(term.stem for term in used))
+    return Lexical(rows, scores, maximum, ideal, tuple(used))
 
 
 def common(reader: WordReader, words: Mapping[str, str]) -> list[str]:
@@ -606,14 +574,6 @@ def common(reader: WordReader, words: Mapping[str, str]) -> list[str]:
 def idf(documents: int, size: int) -> float:
     """Return the inverse document frequency of a term by FTS5's formula."""
     return max(math.log((size - documents + 0.5) / (documents + 0.5)), LEAST_IDF)
-
-
-def _rarest(terms: Sequence[_Term], size: int) -> list[_Term]:
-    rarest = sorted(terms, key=lambda term: term.documents)[:MAX_TERMS]
-    if size <= FULL_DOCUMENTS:
-        return rarest
-    matches = np.cumsum([term.documents for term in rarest])
-    return rarest[: int((matches <= FULL_DOCUMENTS).sum())]
 
 
 def _summed(matches: Sequence[WordMatch]) -> tuple[Int64, Float64]:

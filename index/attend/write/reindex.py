@@ -27,7 +27,7 @@ from attend.learning.task import NothingToLearn, StageWatch
 from attend.learning.version import objective_of
 from attend.recommend.weights import ItemWeights
 from attend.store import ROLES, Store, StoredProjection
-from attend.store.copying import FeedbackCopier, count_own_vectors, digests
+from attend.store.copying import copy_feedback, count_own_vectors, digests
 from attend.write.build import WINDOW
 
 SPARE = "-spare"
@@ -144,7 +144,6 @@ class _Move:
         self._revision = -1, -1
         self._encoded = 0
         self._left: list[str] = []
-        self._feedback = FeedbackCopier(*self._stores, target.encoder().encode_queries)
         if self._stores[1].settings().get("replaced") is not None:
             # It takes writes again, and stays one that has answered: a rollback can be repeated.
             self._stores[1].put_settings({"replaced": False})
@@ -216,7 +215,7 @@ class _Move:
         gone = [id for id in self._target.store.all_ids() if id not in documents]
         for start in range(0, len(gone), DELETED_AT_ONCE):
             self._target.delete(gone[start : start + DELETED_AT_ONCE])
-        self._feedback.copy()
+        copy_feedback(*self._stores, self._target.encoder().encode_queries)
         self._copied, self._revision = documents, revision
         return True
 

@@ -53,7 +53,7 @@ def store(tmp_path):
 
 def states(store) -> dict[str, str]:
     with store.connections.reading() as db:
-        return {each.name: each.state for each in selection.read_fields(db)}
+        return dict(db.execute("SELECT name, state FROM indexed_fields"))
 
 
 def age(store, day: str = "2000-01-01") -> None:
@@ -104,9 +104,10 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
 )
 def test_sqlite_searches_the_index_and_reads_no_document(store, condition, expected):
     (leaf,) = leaves_of(compile_filter(condition).node)
-    sql = leaf_sql(leaf)
-    lookup = sql.lookup.replace("{source}", selection.source(leaf.field, 7))
-    plan = store._read().execute(f"EXPLAIN QUERY PLAN {lookup}", sql.parameters).fetchall()
+    _, lookup, parameters = leaf_sql(leaf)
+    lookup = lookup.replace("{source}", selection.source(leaf.field, 7))
+    with store.reading() as db:
+        plan = db.execute(f"EXPLAIN QUERY PLAN {lookup}", parameters).fetchall()
     assert any(expected in row[3] for row in plan), plan
     assert not any("SCAN documents" in row[3] or "SCAN field" in row[3] for row in plan)
 
