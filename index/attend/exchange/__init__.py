@@ -15,36 +15,27 @@ and proved to be what this program writes. Indexes are built again from them.
 
 from __future__ import annotations
 
-from attend.exchange.backup import (
-    BackupContents as BackupContents,
-)
-from attend.exchange.backup import (
-    restore_backup as restore_backup,
-)
-from attend.exchange.backup import (
-    save_backup as save_backup,
-)
-from attend.exchange.documents import (
-    export_documents as export_documents,
-)
-from attend.exchange.documents import (
-    write_documents as write_documents,
-)
+from attend.exchange.backup import BackupContents, restore_backup, save_backup
+from attend.exchange.documents import export_documents, write_documents
 from attend.exchange.models import (
-    MissingPart as MissingPart,
+    MissingPart,
+    ModelExport,
+    WeightsExport,
+    export_model,
+    export_weights,
+    import_projection,
 )
-from attend.exchange.models import (
-    ModelExport as ModelExport,
-)
-from attend.exchange.models import (
-    WeightsExport as WeightsExport,
-)
-from attend.exchange.models import (
-    export_model as export_model,
-)
-from attend.exchange.models import (
-    export_weights as export_weights,
-)
-from attend.exchange.models import (
-    import_projection as import_projection,
-)
+
+__all__ = [
+    "BackupContents",
+    "MissingPart",
+    "ModelExport",
+    "WeightsExport",
+    "export_documents",
+    "export_model",
+    "export_weights",
+    "import_projection",
+    "restore_backup",
+    "save_backup",
+    "write_documents",
+]
