@@ -9,8 +9,8 @@ manifest.json                             the contents, with sizes and checksums
 collections/NAME/documents.db             the database, as it was at one moment
 ```
 
-Its databases become collections only after all of them were read, compared with their checksums,
-and proved to be what this program writes. Indexes are built again from them.
+Its databases are compared with their checksums, and their rows are copied into new databases and
+checked, before any becomes a collection. Indexes are built again from them.
 """
 
 from __future__ import annotations

@@ -141,12 +141,21 @@ def save_backup(
 
 
 def _copy(data: Data, name: str, staging: Path, on_progress: OnStage) -> Figures:
-    """Copy the database of a collection, and return its figures."""
+    """Copy the database of a collection as of this moment, and return its figures."""
     copy = staging / database_of(name)
     copy.parent.mkdir(parents=True)
     source = data.collection(name).folder / copy.name
-    _back_up(source, copy, lambda share: on_progress(f"copy {name}", share))
-    with closing(sqlite3.connect(copy)) as db:
+    with closing(connect_to_read(source)) as reader, closing(sqlite3.connect(copy)) as db:
+        reader.isolation_level = None
+        # A transaction that has begun to read sees no later commit: without it, each commit of
+        # another connection would restart the copy.
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        reader.backup(
+            db,
+            pages=PAGES,
+            progress=lambda _, left, total: on_progress(f"copy {name}", 1 - left / max(total, 1)),
+        )
         figures = read_figures(db)
         # One file: the log that opening it wrote beside it goes into it.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -159,21 +168,6 @@ def read_figures(db: sqlite3.Connection) -> Figures:
         "(SELECT value FROM settings WHERE name = 'change')"
     ).fetchone()
     return {"documents": documents, "keys": keys, "change": int(change)}
-
-
-def _back_up(source: Path, target: Path, on_share: Callable[[float], object]) -> None:
-    """Copy a database as of this moment, however long that takes, while others write."""
-
-    def on_pages(_status: int, remaining: int, total: int) -> None:
-        on_share(1 - remaining / max(total, 1))
-
-    with closing(connect_to_read(source)) as reader, closing(sqlite3.connect(target)) as writer:
-        reader.isolation_level = None
-        # A transaction that has begun to read sees no later commit: without it, each commit of
-        # another connection would restart the copy.
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        reader.backup(writer, pages=PAGES, progress=on_pages)
 
 
 def _listed(path: Path) -> tuple[int, str]:
@@ -313,11 +307,6 @@ def _read_manifest(files: Iterator[PlainFile]) -> BackupContents:
     except ValidationError as error:
         reason = printable(f"{invalid(error)}")
         raise Damaged(f"The backup's {MANIFEST} cannot be read ({reason}).") from error
-    _check_names(contents)
-    return contents
-
-
-def _check_names(contents: BackupContents) -> None:
     for name in contents.files.keys() - set(map(database_of, contents.collections)):
         raise Damaged(f"The backup holds {name!r:.200}, which does not belong to a collection.")
     for name in [*contents.collections, *contents.aliases]:
@@ -329,6 +318,7 @@ def _check_names(contents: BackupContents) -> None:
     for alias, name in contents.aliases.items():
         if name not in contents.collections or alias in contents.collections:
             raise Damaged(f"The backup's alias {alias!r} stands for none of its collections.")
+    return contents
 
 
 def _targets(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +15,7 @@ from attend.collection.collection import Collection
 from attend.core.errors import Conflict
 from attend.core.types import WHOLE, Float32, Json, OnStage
 from attend.keys.files import scratch_beside, sync_folder, synced
-from attend.store import Predicate, StoredDocument, compile_filter
+from attend.store import StoredDocument, compile_filter
 from attend.store.filters import by_value
 
 PAGE = 1000
@@ -66,26 +66,20 @@ def write_documents(
     """
     filter = by_value(filter, collection.settings.value_name)
     predicate = compile_filter(filter) if filter else None
-    count = 0
+    count = last = 0
     with collection.store.reading():
         if predicate is None:
             total, _ = collection.store.counts()
         else:
             total = collection.store.count(predicate)
-        for page in _pages(collection, predicate):
+        while page := collection.store.scroll(last, PAGE, predicate):
             vectors = _vectors(collection, page)
             for document in page:
                 file.write(_line(document, vectors.get(document.row)))
+            last = page[-1].row
             count += len(page)
             on_progress("write", count / max(total, 1))
     return count
-
-
-def _pages(collection: Collection, predicate: Predicate | None) -> Iterator[list[StoredDocument]]:
-    last = 0
-    while page := collection.store.scroll(last, PAGE, predicate):
-        yield page
-        last = page[-1].row
 
 
 def _vectors(

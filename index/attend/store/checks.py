@@ -351,11 +351,6 @@ def _terms(db: Database) -> Iterator[str]:
             yield f"The term {name!r} of projection {projection} for document {row} is damaged."
 
 
-def _filters(db: Database) -> Iterator[str]:
-    for name, count in selection.index_faults(db).items():
-        yield f"The index of the field {name!r} is wrong about {count} documents."
-
-
 # -- the table ----------------------------------------------------------------------------------
 
 RESTORE = "Restore the collection from a snapshot or a copy."
@@ -446,7 +441,10 @@ CHECKS = (
     ),
     Check(
         "filters",
-        _filters,
+        lambda db: (
+            f"The index of the field {name!r} is wrong about {count} documents."
+            for name, count in selection.index_faults(db).items()
+        ),
         lambda db: selection.drop_indexes(db, list(selection.index_faults(db))),
         "The fields' indexes will be built again.",
     ),

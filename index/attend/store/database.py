@@ -47,6 +47,7 @@ from attend.store.protocol import (
     VersionDetails,
 )
 from attend.store.selection import MAX_VALUES, FieldIndexes, Selection, check_facets, whole_number
+from attend.store.sql import LISTED
 from attend.store.words import TOKENIZER, Lexical, WordCache, WordReader
 
 REMEMBERED_PUBLICATIONS = 100
@@ -68,9 +69,6 @@ _WITH_EXAMPLES = (
     "LEFT JOIN examples ON examples.id = keys.example "
     "LEFT JOIN questions ON questions.id = examples.question WHERE 1"
 )
-
-_LISTED = "IN (SELECT value FROM json_each(?))"
-"""A column among the values of a parameter, which is a list in JSON."""
 
 
 class Store(CollectionStore):
@@ -176,7 +174,7 @@ class Store(CollectionStore):
         }
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
-        rows = self._read().execute(f"{_DOCUMENT} WHERE id {_LISTED}", [sql.id_list(ids)])
+        rows = self._read().execute(f"{_DOCUMENT} WHERE id {LISTED}", [sql.id_list(ids)])
         return {document.id: document for document in sql.parsed_documents(rows)}
 
     def scroll(
@@ -267,13 +265,13 @@ class Store(CollectionStore):
 
     def delete(self, ids: Sequence[str]) -> int:
         with self._changing() as db:
-            delete = f"DELETE FROM documents WHERE id {_LISTED}"
+            delete = f"DELETE FROM documents WHERE id {LISTED}"
             return int(db.execute(delete, [sql.id_list(ids)]).rowcount)
 
     def delete_matching(self, predicate: Predicate) -> int:
         with self._changing() as db:
             rows = self._selection.read(db, predicate)
-            delete = f"DELETE FROM documents WHERE row {_LISTED}"
+            delete = f"DELETE FROM documents WHERE row {LISTED}"
             return int(db.execute(delete, [json.dumps(rows.tolist())]).rowcount)
 
     # -- keys -------------------------------------------------------------------------------
@@ -283,20 +281,20 @@ class Store(CollectionStore):
             "SELECT keys.id, keys.document, field, start, stop, questions.text FROM keys "
             "LEFT JOIN examples ON examples.id = keys.example "
             "LEFT JOIN questions ON questions.id = examples.question "
-            f"WHERE keys.id {_LISTED}",
+            f"WHERE keys.id {LISTED}",
             [json.dumps(ids.tolist())],
         )
         return {row[0]: StoredKey(*row) for row in rows}
 
     def own_keys(self, rows: Int64) -> KeyTable:
         keys = self._read().execute(
-            f"{_OWN} AND document {_LISTED} ORDER BY document, id", [json.dumps(rows.tolist())]
+            f"{_OWN} AND document {LISTED} ORDER BY document, id", [json.dumps(rows.tolist())]
         )
         return sql.key_table(keys.fetchall())
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         rows = self._read().execute(
-            f"{_WITH_EXAMPLES} AND keys.id {_LISTED}", [json.dumps(list(ids))]
+            f"{_WITH_EXAMPLES} AND keys.id {LISTED}", [json.dumps(list(ids))]
         )
         by_id = {id: np.frombuffer(blob, dtype=np.float32) for id, _, blob, _ in rows}
         return [by_id[id] for id in ids if id in by_id]
@@ -447,8 +445,8 @@ class Store(CollectionStore):
             hashes = [sql.question_hash(text, np.empty(0, np.float32)) for text in queries or ()]
             marks = ", ".join("?" * len(hashes)) or "NULL"
             cursor = db.execute(
-                f"DELETE FROM examples WHERE id {_LISTED} OR document IN "
-                f"(SELECT row FROM documents WHERE id {_LISTED}) OR "
+                f"DELETE FROM examples WHERE id {LISTED} OR document IN "
+                f"(SELECT row FROM documents WHERE id {LISTED}) OR "
                 f"question IN (SELECT id FROM questions WHERE hash IN ({marks}))",
                 [json.dumps([int(id) for id in ids or ()]), sql.id_list(documents or ()), *hashes],
             )
@@ -496,7 +494,7 @@ class Store(CollectionStore):
         if user is not None:
             conditions[f"user = {sql.USER_ID}"] = sql.name_bytes(user)
         if documents is not None:
-            listed = f"document IN (SELECT row FROM documents WHERE id {_LISTED})"
+            listed = f"document IN (SELECT row FROM documents WHERE id {LISTED})"
             conditions[listed] = sql.id_list(documents)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         with self._changing() as db:
@@ -669,16 +667,12 @@ class Store(CollectionStore):
             if row is None:
                 raise sql.unknown_version(db, version)
             weights, fingerprint, tuning, role = row
-            offsets = db.execute(
-                "SELECT key, delta FROM offsets WHERE projection = ? ORDER BY key", [version]
-            ).fetchall()
+            select = "SELECT key, delta FROM offsets WHERE projection = ? ORDER BY key"
+            keys, deltas = sql.columns_of(db.execute(select, [version]).fetchall(), 2)
             return StoredVersion(
                 weights=weights,
                 tuning=json.loads(tuning),
-                offsets=Offsets(
-                    np.array([key for key, _ in offsets], dtype=np.int64),
-                    sql.stacked([delta for _, delta in offsets]),
-                ),
+                offsets=Offsets(np.array(keys, dtype=np.int64), sql.stacked(deltas)),
                 fingerprint=fingerprint,
                 role=role,
                 terms=sql.read_terms(db, version),

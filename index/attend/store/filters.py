@@ -218,8 +218,14 @@ def _field_condition(name: str, operand: Json) -> Node:
     if name == TEXT and set(operators) != {"match"}:
         raise _rejected(f"{TEXT} stands for all texts of a document and takes 'match' only")
     parts = [_OPERATORS[key](name, operators[key]) for key in operators if key in _OPERATORS]
-    bounds = {key: operators[key] for key in operators if key in _SIGNS}
-    return _together([*parts, _range(name, bounds)] if bounds else parts)
+    bounds = [
+        (_SIGNS[key], _bound(name, key, value)) for key, value in operators.items() if key in _SIGNS
+    ]
+    if len({isinstance(value, str) for _, value in bounds}) > 1:
+        raise _rejected(
+            f"the bounds of {name!r} are a number and a text; nothing lies between the two"
+        )
+    return _together([*parts, Within(name, bounds)] if bounds else parts)
 
 
 def check_name(name: str) -> None:
@@ -285,15 +291,6 @@ def _matches(name: str, operand: Json) -> Node:
     return HasWords(name, words)
 
 
-def _range(name: str, bounds: Mapping[str, Json]) -> Node:
-    checked = [(_SIGNS[key], _bound(name, key, value)) for key, value in bounds.items()]
-    if len({isinstance(value, str) for _, value in checked}) > 1:
-        raise _rejected(
-            f"the bounds of {name!r} are a number and a text; nothing lies between the two"
-        )
-    return Within(name, checked)
-
-
 def _bound(name: str, key: str, operand: Json) -> str | int | float:
     if isinstance(operand, bool) or not isinstance(operand, str | int | float):
         raise _rejected(f"{name!r} {key} takes a number or text, but {operand!r} was given")
@@ -357,13 +354,42 @@ def leaf_sql(leaf: Leaf) -> LeafSql:
     match leaf:
         case IsNull(field):
             scan = f"coalesce(json_type({located(field)}, '$'), 'null') = 'null'"
-            return (scan, f"SELECT row FROM {{source}} WHERE kind = {NULL}", ())
-        case Among():
-            return _among_sql(leaf)
-        case Within():
-            return _within_sql(leaf)
-        case HasWords():
-            return _words_sql(leaf)
+            return scan, f"SELECT row FROM {{source}} WHERE kind = {NULL}", ()
+        case Among(field, values):
+            scan = (
+                f"({kind_of('element.type')}, element.value) IN "
+                f"(SELECT {kind_of('type')}, value FROM json_each(?))"
+            )
+            lookup = (
+                f"SELECT entry.row AS row FROM json_each(?) AS given "
+                f"CROSS JOIN {{source}} AS entry "
+                f"ON entry.kind = {kind_of('given.type')} AND entry.value = given.value"
+            )
+            return _any_element(field, scan), lookup, (json.dumps(list(values)),)
+        case Within(field, bounds):
+            kind = WORDS if isinstance(bounds[0][1], str) else NUMBER
+            signs = " AND ".join(f"{{value}} {sign} json_extract(?, '$')" for sign, _ in bounds)
+            element = signs.replace("{value}", "element.value")
+            scan = f"{kind_of('element.type')} = {kind} AND {element}"
+            entry = f"kind = {kind} AND {signs.replace('{value}', 'value')}"
+            lookup = f"SELECT row FROM {{source}} WHERE {entry}"
+            parameters = tuple(json.dumps(value) for _, value in bounds)
+            return _any_element(field, scan), lookup, parameters
+        case HasWords(field, words):
+            matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
+            query = " ".join(map(quoted, words))
+            if field == TEXT:
+                return f"documents.row IN ({matches})", matches, (query,)
+            # The index does not tell one text field from another: where there are others, look
+            # closer.
+            path = f"$.{json.dumps(field)}".replace("'", "''")
+            scan = (
+                f"documents.row IN ({matches}) AND json_type(documents.fields, '{path}') = 'text' "
+                f"AND ((SELECT count(*) FROM json_each(documents.fields)) = 1 OR "
+                f"has_words(documents.fields, ?, ?))"
+            )
+            lookup = f"SELECT row FROM documents WHERE {scan}"
+            return f"ifnull({scan}, 0)", lookup, (query, field, query)
 
 
 def indexed_field(leaf: Leaf) -> str:
@@ -413,45 +439,6 @@ def paths(name: str) -> tuple[str, str]:
     """
     key, parts = json.dumps(name), [json.dumps(part) for part in name.split(".")]
     return f"$.{key}", "$" + "".join(f".{part}" for part in parts)
-
-
-def _among_sql(leaf: Among) -> LeafSql:
-    scan = (
-        f"({kind_of('element.type')}, element.value) IN "
-        f"(SELECT {kind_of('type')}, value FROM json_each(?))"
-    )
-    lookup = (
-        f"SELECT entry.row AS row FROM json_each(?) AS given CROSS JOIN {{source}} AS entry "
-        f"ON entry.kind = {kind_of('given.type')} AND entry.value = given.value"
-    )
-    return (_any_element(leaf.field, scan), lookup, (json.dumps(list(leaf.values)),))
-
-
-def _within_sql(leaf: Within) -> LeafSql:
-    kind = WORDS if isinstance(leaf.bounds[0][1], str) else NUMBER
-    signs = " AND ".join(f"{{value}} {sign} json_extract(?, '$')" for sign, _ in leaf.bounds)
-    element = signs.replace("{value}", "element.value")
-    return (
-        _any_element(leaf.field, f"{kind_of('element.type')} = {kind} AND {element}"),
-        f"SELECT row FROM {{source}} WHERE kind = {kind} AND {signs.replace('{value}', 'value')}",
-        tuple(json.dumps(value) for _, value in leaf.bounds),
-    )
-
-
-def _words_sql(leaf: HasWords) -> LeafSql:
-    matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
-    query = " ".join(map(quoted, leaf.words))
-    if leaf.field == TEXT:
-        return (f"documents.row IN ({matches})", matches, (query,))
-    # The index does not tell one text field from another: where there are others, look closer.
-    path = f"$.{json.dumps(leaf.field)}".replace("'", "''")
-    scan = (
-        f"documents.row IN ({matches}) AND json_type(documents.fields, '{path}') = 'text' AND "
-        f"((SELECT count(*) FROM json_each(documents.fields)) = 1 OR "
-        f"has_words(documents.fields, ?, ?))"
-    )
-    lookup = f"SELECT row FROM documents WHERE {scan}"
-    return (f"ifnull({scan}, 0)", lookup, (query, leaf.field, query))
 
 
 def _any_element(name: str, condition: str) -> str:

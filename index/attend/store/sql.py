@@ -15,6 +15,7 @@ import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,9 @@ moves MiniLM's by 0.012."""
 
 SAMPLE = 1000
 """Interactions that the threshold of likes is chosen from."""
+
+LISTED = "IN (SELECT value FROM json_each(?))"
+"""A column among the values of a parameter, which is a list in JSON."""
 
 LIKED_FROM = "liked_from"
 
@@ -249,29 +253,18 @@ def parsed_size(text: str) -> int:
 
 def documents_by_row(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDocument]:
     """Read documents by row; `fields` is the SQL expression of their texts."""
-    documents = db.execute(
-        f"SELECT row, id, {fields}, value, payload FROM documents "
-        f"WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
-        [json.dumps(rows.tolist())],
-    )
-    return parsed_documents(documents)
+    select = f"SELECT row, id, {fields}, value, payload FROM documents WHERE row {LISTED}"
+    return parsed_documents(db.execute(f"{select} ORDER BY row", [json.dumps(rows.tolist())]))
 
 
 def rows_of(db: Database, ids: Sequence[str]) -> dict[str, int]:
-    rows = db.execute(
-        "SELECT id, row FROM documents WHERE id IN (SELECT value FROM json_each(?))",
-        [id_list(list(dict.fromkeys(ids)))],
-    )
-    return dict(rows.fetchall())
+    select = f"SELECT id, row FROM documents WHERE id {LISTED}"
+    return dict(db.execute(select, [id_list(list(dict.fromkeys(ids)))]).fetchall())
 
 
 def hashes_of(db: Database, ids: Sequence[str]) -> dict[str, Hashes]:
-    rows = db.execute(
-        "SELECT id, key_hash, value_hash FROM documents "
-        "WHERE id IN (SELECT value FROM json_each(?))",
-        [id_list(ids)],
-    )
-    return {row[0]: Hashes(row[1], row[2]) for row in rows}
+    select = f"SELECT id, key_hash, value_hash FROM documents WHERE id {LISTED}"
+    return {id: Hashes(*hashes) for id, *hashes in db.execute(select, [id_list(ids)])}
 
 
 def check_kept(db: Database, entries: Sequence[Entry]) -> None:
@@ -288,18 +281,13 @@ def check_kept(db: Database, entries: Sequence[Entry]) -> None:
 
 def upsert(db: Database, entry: Entry) -> int:
     document = entry.document
+    values = to_json(document.fields), value_json(document.value), to_json(document.payload)
     row = db.execute(
         "INSERT INTO documents (id, fields, value, payload, key_hash, value_hash) "
         "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fields = excluded.fields, "
         "value = excluded.value, payload = excluded.payload, key_hash = excluded.key_hash, "
         "value_hash = excluded.value_hash RETURNING row",
-        [
-            document.id,
-            to_json(document.fields),
-            value_json(document.value),
-            to_json(document.payload),
-            *entry.hashes,
-        ],
+        [document.id, *values, *entry.hashes],
     ).fetchone()
     return int(row[0])
 
@@ -487,17 +475,11 @@ def insert_version(
 ) -> int:
     """Insert a version and return its number. `documents` are its note, tuning and report."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
+    texts = [to_json(document or {}) for document in documents]
     row = db.execute(
         "INSERT INTO projections (kind, weights, fingerprint, created, note, tuning, report, role) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING version",
-        [
-            kind,
-            weights,
-            fingerprint,
-            created,
-            *(to_json(document or {}) for document in documents),
-            role,
-        ],
+        [kind, weights, fingerprint, created, *texts, role],
     ).fetchone()
     return int(row[0])
 
@@ -590,16 +572,13 @@ def version_numbers(db: Database) -> list[str]:
 
 
 def read_terms(db: Database, version: int) -> dict[str, Terms]:
-    by_name: dict[str, list[tuple[int, bytes]]] = {}
-    for name, row, term in db.execute(
+    rows = db.execute(
         "SELECT name, document, term FROM document_terms WHERE projection = ? "
         "ORDER BY name, document",
         [version],
-    ):
-        by_name.setdefault(name, []).append((row, term))
-    return {
-        name: Terms(
-            np.array([row for row, _ in terms], dtype=np.int64), stacked([t for _, t in terms])
-        )
-        for name, terms in by_name.items()
-    }
+    )
+    terms = {}
+    for name, group in groupby(rows, itemgetter(0)):
+        _, documents, vectors = columns_of(list(group), 3)
+        terms[name] = Terms(np.array(documents, dtype=np.int64), stacked(vectors))
+    return terms
