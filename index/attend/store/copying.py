@@ -273,8 +273,6 @@ def _check_tables(db: Database) -> list[str]:
 def _copy_rows(db: Database) -> None:
     """Copy the rows of the attached database; no trigger of ours looks at them."""
     tables = _check_tables(db)
-    for problem in type_problems(db, "theirs"):
-        raise Damaged(problem)
     triggers = dict(db.execute("SELECT name, sql FROM main.sqlite_master WHERE type = 'trigger'"))
     for name in triggers:
         db.execute(f"DROP TRIGGER {name}")
@@ -286,6 +284,9 @@ def _copy_rows(db: Database) -> None:
         db.execute(
             f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM theirs.{table} NOT INDEXED"
         )
+    # Afterwards: pages that lead to each other on and on end where a row comes twice.
+    for problem in type_problems(db, "theirs"):
+        raise Damaged(problem)
     db.execute("DELETE FROM main.sqlite_sequence")
     db.execute(
         "INSERT INTO main.sqlite_sequence SELECT name, seq FROM theirs.sqlite_sequence "
