@@ -20,7 +20,7 @@ from attend.core.errors import Damaged
 from attend.core.types import Json, ScorerName
 
 MAPPING = "mapping"
-"""The stored setting that holds the fields of sources; `attend.write.mapping` writes it."""
+"""The stored setting that holds the fields of sources; `attend.write.build` writes it."""
 
 LATER = {"recall", "exact_below", "value_name"}
 """Settings that collections of earlier versions do not have."""

@@ -323,21 +323,21 @@ class TextFile(FileSource):
         return read_head(self.path)
 
     @cached_property
-    def encoding(self) -> str:
-        """The encoding. Raises SourceError if the file is no text."""
-        return detect_encoding(self.head, self.path, self.format.encoding)[0]
+    def decoding(self) -> tuple[str, bool]:
+        """The encoding, and whether it is a guess. Raises SourceError if the file is no text."""
+        return detect_encoding(self.head, self.path, self.format.encoding)
 
     def detected(self) -> str:
-        _, is_guess = detect_encoding(self.head, self.path, self.format.encoding)
-        return f"read as {self.encoding} (say --encoding to choose)" if is_guess else ""
+        encoding, is_guess = self.decoding
+        return f"read as {encoding} (say --encoding to choose)" if is_guess else ""
 
 
 class JsonLinesFile(TextFile):
     """A `.jsonl` or `.ndjson` file: one JSON object a line; blank lines are skipped."""
 
     def rows(self) -> Iterator[Row | RowProblem]:
-        if not is_utf8(self.encoding):
-            with open_text(self.path, self.encoding) as text:
+        if not is_utf8(self.decoding[0]):
+            with open_text(self.path, self.decoding[0]) as text:
                 lines = (line.encode("utf-8", "surrogatepass") for line in text)
                 yield from json_rows(lines, self.name)
             return
@@ -373,7 +373,7 @@ class JsonArray(TextFile):
                     f"{self.path} is a JSON list of more than {MAX_ARRAY_BYTES >> 20} MiB. "
                     "Write it as JSONL, one object a line, which is read as a stream."
                 )
-            items = parse(self.path.read_bytes(), self.encoding)
+            items = parse(self.path.read_bytes(), self.decoding[0])
         except (OSError, ValueError, RecursionError) as error:
             remedy = "Write a list of objects, or one object a line into a .jsonl file."
             raise unreadable(self.path, error, remedy) from error
@@ -448,7 +448,7 @@ class Delimited(TextFile):
 
     @cached_property
     def _start(self) -> str:
-        with open_text(self.path, self.encoding, self.head) as text:
+        with open_text(self.path, self.decoding[0], self.head) as text:
             return text.read(DIALECT_CHARACTERS)
 
     @cached_property
@@ -482,7 +482,7 @@ class Delimited(TextFile):
 
     def rows(self) -> Iterator[Row | RowProblem]:
         csv.field_size_limit(MAX_CELL_CHARACTERS)
-        with open_text(self.path, self.encoding) as file:
+        with open_text(self.path, self.decoding[0]) as file:
             reader = csv.reader(file, delimiter=self.delimiter, strict=True)
             try:
                 cells = next(reader, None)
@@ -525,7 +525,7 @@ class Delimited(TextFile):
                 f"Quote cells that contain {self.delimiter!r}, or add the missing ones.",
             )
         if not is_unicode("".join(cells)):
-            encoding = "UTF-8" if is_utf8(self.encoding) else self.encoding
+            encoding = "UTF-8" if is_utf8(self.decoding[0]) else self.decoding[0]
             return RowProblem(place, f"The row holds bytes that are not {encoding}. {SAVE_AS}")
         for position, (_, plain) in self._formats.items():
             cells[position] = plain(cells[position])

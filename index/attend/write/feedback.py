@@ -15,6 +15,7 @@ from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, In
 from attend.collection.stored import StoredCollection
 from attend.core.errors import AttendError, InvalidRequest, SourceError, UnknownDocument
 from attend.core.liking import Liking
+from attend.core.settings import Settings
 from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
 from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
@@ -161,7 +162,7 @@ def unfit(
     for position, entry in enumerate(entries):
         try:
             if isinstance(entry, Example):
-                _check_example(collection, entry)
+                _check_example(entry, collection.settings)
             if entry.document not in rows:
                 raise UnknownDocument(
                     f"No document has the id {entry.document!r}; store the document first, or "
@@ -173,7 +174,7 @@ def unfit(
     return errors
 
 
-def _check_example(collection: StoredCollection, example: Example) -> None:
+def _check_example(example: Example, settings: Settings) -> None:
     check_id(example.document)
     # Items are checked where they are parsed; examples come from everywhere.
     if not abs(example.weight) <= MAX_WEIGHT:  # true for NaN too
@@ -189,14 +190,14 @@ def _check_example(collection: StoredCollection, example: Example) -> None:
         )
     if not isinstance(example.query, str):
         try:
-            as_embedding(example.query, collection.settings)
+            as_embedding(example.query, settings)
         except InvalidRequest as error:
             error.field = "query.vector"  # in an item; the same fault has other places elsewhere
             raise
-    elif collection.settings.encoder is None:
+    elif settings.encoder is None:
         raise InvalidRequest(
-            f"The query is text, but this collection was made for vectors of "
-            f"{collection.settings.dimension} dimensions; send such a vector.",
+            f"The query is text, but this collection was made for vectors of {settings.dimension} "
+            f"dimensions; send such a vector.",
             field="query",
         )
 

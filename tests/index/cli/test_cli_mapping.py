@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from attend.cli import main
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest
-from attend.write.mapping import entries_of
+from attend.write.build import entries_of
 from attend_service.app import create_app
 from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings

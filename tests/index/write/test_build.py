@@ -12,8 +12,7 @@ from attend.cli.output import SHOWN_PROBLEMS, Problems
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest, SourceError
 from attend.source import RowProblem, TableFormat, guess, open_source, sample
-from attend.write.build import Built, Mapped, Refused, Shard, build, collection_for
-from attend.write.mapping import MappingChanged
+from attend.write.build import Built, Mapped, MappingChanged, Refused, Shard, build, collection_for
 from tests.index.helpers import published, vector_data, write_jsonl
 
 
