@@ -83,7 +83,7 @@ Converted: TypeAlias = tuple[str, str | None, Mapping[str, Json]]
 
 # A sample and a build read the same files; a conversion takes up to seconds.
 @lru_cache(maxsize=SAMPLE_ROWS)
-def _converted(path: Path, _modified: int) -> Converted:
+def converted_file(path: Path, _modified: int) -> Converted:
     return convert(path.read_bytes(), path.suffix.lower())
 
 
@@ -135,7 +135,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def _markdown(data: bytes, ending: str) -> Converted:
-    converter = _converter(ending)  # first: it says where the library is missing
+    converter = converter_of(ending)  # first: it says where the library is missing
     from markitdown import StreamInfo
 
     result = converter.convert(BytesIO(data), StreamInfo(extension=ending))
@@ -155,7 +155,7 @@ def _email(data: bytes) -> Converted:
     body = message.get_body(("plain", "html"))
     content = "" if body is None else body.get_content()
     if body is not None and body.get_content_subtype() == "html":
-        content = _converter(".html").convert_string(content).markdown
+        content = converter_of(".html").convert_string(content).markdown
     sent = message["date"].datetime if message["date"] else None
     fields: dict[str, Json] = {
         "from": str(message["from"] or ""),
@@ -172,7 +172,7 @@ def _tidy(text: str) -> str:
 
 
 @cache
-def _converter(ending: str) -> Any:
+def converter_of(ending: str) -> Any:
     for name in ("pdfminer", "bs4"):  # they warn of harmless faults of fonts and characters
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
@@ -260,7 +260,7 @@ class TextFolder(FileSource):
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise Unusable(f"The file is larger than {MAX_FILE_BYTES >> 20} MiB. Split it.")
             if path.suffix.lower() in CONVERTIBLE:
-                text, title, fields = _converted(path, path.stat().st_mtime_ns)
+                text, title, fields = converted_file(path, path.stat().st_mtime_ns)
                 yield _row(name, text, title or heading(text) or path.stem, fields)
             else:
                 yield from _text_rows(path, name, self._encoding)

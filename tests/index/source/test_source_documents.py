@@ -154,10 +154,10 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
     (tmp_path / "a.md").write_text("words")
     (tmp_path / "b.pdf").write_bytes(pdf("A whale."))
     monkeypatch.setitem(sys.modules, "markitdown", None)
-    opening._converter.cache_clear()
-    opening._converted.cache_clear()
+    opening.converter_of.cache_clear()
+    opening.converted_file.cache_clear()
     problem = rows_of(tmp_path)["b.pdf"]
-    opening._converter.cache_clear()
+    opening.converter_of.cache_clear()
     assert "pip install 'attend-retrieval[documents]'" in problem.reason
     # The document may be indexed already: a build with --sync must not take it for deleted.
     assert (problem.rejects, problem.skips) == (True, True)
