@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -83,10 +84,16 @@ def load(folder: Path) -> QuantisedVectors:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, vectors) -> QuantisedVectors:
+def written(tmp_path_factory, vectors) -> Path:
+    """A folder with an index of all vectors, which tests copy."""
     folder = tmp_path_factory.mktemp("made")
     write(folder, vectors, IndexTarget(exact_below=1))
-    return load(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(written) -> QuantisedVectors:
+    return load(written)
 
 
 # -- what is chosen ----------------------------------------------------------------------------
@@ -322,14 +329,26 @@ def test_keys_of_several_heads_stay_exact(tmp_path, vectors):
 # -- damage, killing, starting ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("kind", ["cut", "flipped", "gone"])
-def test_a_damaged_quantised_index_is_built_again(tmp_path, vectors, queries, caplog, file, kind):
-    data = vector_data(tmp_path)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, vectors) -> Path:
+    """A data folder with a published index, which tests copy."""
+    folder = tmp_path_factory.mktemp("whole")
+    data = vector_data(folder)
     collection = data.create(**DOTS)
     collection.write(documents(vectors, range(3000)))
     collection.publish()
-    path = published(collection) / file
+    data.close()
+    return folder
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("kind", ["cut", "flipped", "gone"])
+def test_a_damaged_quantised_index_is_built_again(
+    tmp_path, whole, vectors, queries, caplog, file, kind
+):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    data = vector_data(tmp_path)
+    path = published(data.collection()) / file
     data.close()
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x10
@@ -346,12 +365,12 @@ def test_a_damaged_quantised_index_is_built_again(tmp_path, vectors, queries, ca
 
 
 def test_large_files_are_checked_by_verify_and_their_size_at_once(
-    tmp_path, vectors, monkeypatch, caplog
+    tmp_path, written, monkeypatch, caplog
 ):
     from attend.keys import published as module
 
     monkeypatch.setattr(module, "CHECKED_BYTES", 1000)
-    write(tmp_path, vectors, IndexTarget(exact_below=1))
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "raw" / "1" / "codes.faiss"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x10
@@ -389,8 +408,10 @@ tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.IndexTarget(exact_bel
         ("os", "replace"),
     ],
 )
-def test_a_killed_build_leaves_the_index_before_it(tmp_path, vectors, queries, module, name):
-    write(tmp_path, vectors, IndexTarget(exact_below=1))
+def test_a_killed_build_leaves_the_index_before_it(
+    tmp_path, written, vectors, queries, module, name
+):
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     before = load(tmp_path).search(queries, 10, None)
     killed = warm.run("-c", KILLED, tmp_path, module, name)
     assert killed.returncode == -signal.SIGKILL
