@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from attend.api.base import Consistency
 from attend.core.errors import InvalidRequest, Unavailable, UnknownCollection
@@ -70,17 +70,6 @@ class Gone(UnknownCollection):
     """A table that is not there: most often because its collection was dropped meanwhile."""
 
 
-class Moment(NamedTuple):
-    """The server's timestamp of a moment.
-
-    Attributes:
-        began: by `time.monotonic`, before the call.
-    """
-
-    mark: int
-    began: float
-
-
 @dataclass(eq=False)
 class ReadBlock:
     """A block of reads.
@@ -88,12 +77,13 @@ class ReadBlock:
     Attributes:
         consistency: None for that of the address.
         moments: the moments that strong reads of the block wait for, by engine: all reads see that
-            moment or a later one, and only the first of them waits long.
+            moment or a later one, and only the first of them waits long. A moment is the server's
+            timestamp, and when it was asked for, by `time.monotonic`.
         documents: those that its search has read, by row: what is returned is what was found.
     """
 
     consistency: Consistency | None
-    moments: dict[object, Moment] = field(default_factory=dict)
+    moments: dict[object, tuple[int, float]] = field(default_factory=dict)
     documents: Mapping[int, Any] | None = None
 
 
@@ -144,7 +134,11 @@ class Client:
                 if any(item in str(error) for item in HOPELESS):
                     raise
                 if time.monotonic() - started + pause > self.address.patience:
-                    raise self._unavailable(error) from error
+                    raise Unavailable(
+                        f"Milvus at {self.address} does not answer ({_short(error)}), though it "
+                        f"was asked for {self.address.patience:g} seconds. Nothing is lost that "
+                        f"was acknowledged; ask again later."
+                    ) from error
                 log.info("Milvus is asked again: %s", _short(error))
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all replicas at once
             pause = min(LONGEST_PAUSE, pause * 2)
@@ -170,39 +164,24 @@ class Client:
         if level == "strong":
             if block is None or own is None:
                 return {"consistency_level": "Strong"}
-            moment = self._moment(client, block)
-            return {"consistency_level": "Customized", "guarantee_timestamp": moment.mark}
+            moment, began = block.moments.get(self), time.monotonic()
+            if moment is None or began - moment[1] > MOMENT_SECONDS:
+                block.moments[self] = moment = now(client), began
+            return {"consistency_level": "Customized", "guarantee_timestamp": moment[0]}
         wrote = self._wrote.get(collection)
         recent = wrote is not None and time.monotonic() - wrote < OWN_SECONDS
         return {"consistency_level": "Session" if recent else "Bounded"}
 
-    def _moment(self, client: MilvusClient, block: ReadBlock) -> Moment:
-        """Return the moment of a block of reads, or a new one if it is too long ago."""
-        moment, began = block.moments.get(self), time.monotonic()
-        if moment is None or began - moment.began > MOMENT_SECONDS:
-            block.moments[self] = moment = Moment(now(client), began)
-        return moment
-
     def _connected(self) -> MilvusClient:
-        client = self._client
-        if client is None:
-            with self._connecting:
-                if self._client is None:
-                    self._client = MilvusClient(
-                        self.address.uri,
-                        token=self.address.token,
-                        timeout=TRY_SECONDS,
-                        grpc_options=SOON,
-                    )
-                client = self._client
-        return client
-
-    def _unavailable(self, error: Exception) -> Unavailable:
-        seconds = self.address.patience
-        return Unavailable(
-            f"Milvus at {self.address} does not answer ({_short(error)}), though it was asked for "
-            f"{seconds:g} seconds. Nothing is lost that was acknowledged; ask again later."
-        )
+        with self._connecting:
+            if self._client is None:
+                self._client = MilvusClient(
+                    self.address.uri,
+                    token=self.address.token,
+                    timeout=TRY_SECONDS,
+                    grpc_options=SOON,
+                )
+            return self._client
 
 
 def now(client: MilvusClient) -> int:
@@ -243,12 +222,20 @@ class Table:
     def insert(self, rows: Sequence[Row]) -> None:
         """Store rows with new keys; where an attempt may have been stored, they replace it."""
         for batch in batches(rows):
-            self.client.write(self.name, _Insertion(self.name, [dict(row) for row in batch]))
+            self._store(batch, new=True)
 
     def upsert(self, rows: Sequence[Row]) -> None:
         for batch in batches(rows):
-            value = [dict(row) for row in batch]
-            self.client.write(self.name, partial(_upsert, collection=self.name, rows=value))
+            self._store(batch, new=False)
+
+    def _store(self, batch: Sequence[Row], *, new: bool) -> None:
+        def attempt(client: MilvusClient) -> None:
+            nonlocal new
+            write = client.insert if new else client.upsert
+            new = False
+            write(self.name, [dict(row) for row in batch], timeout=TRY_SECONDS)
+
+        self.client.write(self.name, attempt)
 
     def delete(self, keys: Sequence[int | str]) -> None:
         """Delete rows by their primary keys."""
@@ -368,30 +355,12 @@ def among(field: str, numbers: Sequence[int]) -> str:
     return f"{field} in [{', '.join(map(str, numbers))}]"
 
 
-def _upsert(client: MilvusClient, collection: str, rows: list[dict[str, Any]]) -> None:
-    client.upsert(collection, rows, timeout=TRY_SECONDS)
-
-
 def _delete(client: MilvusClient, collection: str, ids: list[int | str]) -> None:
     client.delete(collection, ids=ids, timeout=TRY_SECONDS)
     # Milvus 2.3 tells of no deletion when it was (its answer's time is 0), so that reads of this
     # process would not wait for it. Any time after it will do.
     address = client._get_connection().server_address
     ts_utils.update_collection_ts(collection, now(client), address)
-
-
-class _Insertion:
-    """Inserts at the first attempt, and replaces at each other."""
-
-    def __init__(self, collection: str, rows: list[dict[str, Any]]) -> None:
-        self._collection = collection
-        self._rows = rows
-        self._tried = False
-
-    def __call__(self, client: MilvusClient) -> None:
-        write = client.upsert if self._tried else client.insert
-        self._tried = True
-        write(self._collection, self._rows, timeout=TRY_SECONDS)
 
 
 def batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

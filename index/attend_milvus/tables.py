@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.base import Consistency
-from attend.core.errors import Conflict, LimitExceeded, UnknownAlias, UnknownProjection
+from attend.core.errors import Conflict, UnknownProjection
 from attend.core.types import Float32
-from attend.engines.engine import MAX_ALIASES, name_taken
+from attend.engines.engine import name_taken
 from attend.store import StoredDocument
 from attend_milvus.client import LOOKED_AGAIN, Client, DataType, Row, Table, both
 from attend_milvus.server import MAX_TEXT_BYTES, MESSAGE_BYTES
@@ -298,25 +298,18 @@ class Registry:
             return None  # a collection
         return self._one(f"alias/{name}")
 
-    def put(self, name: str, collection: str) -> bool:
-        """Let an alias lead to a collection, and return whether the alias is new."""
-        before = self.all()
-        if name not in before and len(before) >= MAX_ALIASES:
-            raise LimitExceeded(
-                f"There are {len(before)} aliases, and at most {MAX_ALIASES} are kept; delete one."
-            )
+    def put(self, name: str, collection: str) -> None:
+        """Let an alias lead to a collection. Raise CollectionExists where one has its name."""
         if self.known(name) is not None:
             raise name_taken(name)
         self._put({f"alias/{name}": collection})
-        return name not in before
 
-    def remove(self, name: str) -> None:
-        """Delete an alias; its collection stays. Raise UnknownAlias for an unknown one."""
-        if self._one(f"alias/{name}", "strong") is None:
-            raise UnknownAlias(
-                f"There is no alias {name!r}. List the aliases to see their names.", field="alias"
-            )
-        self._rows.delete([f"alias/{name}"])
+    def remove(self, name: str) -> bool:
+        """Delete an alias, and return whether there was one; its collection stays."""
+        is_there = self._one(f"alias/{name}", "strong") is not None
+        if is_there:
+            self._rows.delete([f"alias/{name}"])
+        return is_there
 
     # -- leases -----------------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ from attend.core.errors import (
     Conflict,
     EncoderMismatch,
     InvalidRequest,
+    LimitExceeded,
     ReadOnly,
+    UnknownAlias,
     UnknownCollection,
     Unsupported,
 )
@@ -43,6 +45,8 @@ __all__ = ["DEFAULT_COLLECTION", "Data"]
 RETIRED_SECONDS = 60.0
 """After which nobody searches any more in a collection that another one took the place of."""
 
+
+MAX_ALIASES = 1000
 
 GROUP = "attend.engines"
 """The group of entry points that name engines."""
@@ -160,6 +164,7 @@ class Data:
         Raises:
             UnknownCollection: no such collection exists.
             CollectionExists: the alias is the name of a collection.
+            LimitExceeded: too many aliases.
             InvalidRequest: an alias of an alias, or a name that is not allowed.
 
         >>> library.set_alias("latest", "books")
@@ -179,7 +184,14 @@ class Data:
             raise self._unknown(collection, collection)
         if self._engine.identity(alias) is not None and self._aliases.target(alias) is None:
             raise name_taken(alias)
-        return self._aliases.put(alias, collection)
+        before = self.aliases()
+        if alias not in before and len(before) >= MAX_ALIASES:
+            raise LimitExceeded(
+                f"There are {len(before)} aliases, and at most {MAX_ALIASES} are allowed; "
+                f"delete one."
+            )
+        self._aliases.put(alias, collection)
+        return alias not in before
 
     def drop_alias(self, alias: str) -> None:
         """Delete an alias; its collection stays.
@@ -193,7 +205,10 @@ class Data:
         """
         self.check_writable()
         check_name(alias)
-        self._aliases.remove(alias)
+        if not self._aliases.remove(alias):
+            raise UnknownAlias(
+                f"There is no alias {alias!r}. List the aliases to see their names.", field="alias"
+            )
 
     def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
         """Return an existing collection, by its name or an alias.

@@ -203,16 +203,20 @@ class OpenedCollection:
     )
 
 
-MAX_ALIASES = 1000
-
-
 class AliasNames(Protocol):
     """The aliases of a library: names that stand for collections."""
 
-    def all(self) -> dict[str, str]: ...
-    def target(self, name: str) -> str | None: ...
-    def put(self, name: str, collection: str) -> bool: ...
-    def remove(self, name: str) -> None: ...
+    def all(self) -> dict[str, str]:
+        """Return the collection of each alias, in alphabetical order."""
+
+    def target(self, name: str) -> str | None:
+        """Return the collection that an alias leads to, there or not; None for no alias."""
+
+    def put(self, name: str, collection: str) -> None:
+        """Let an alias lead to a collection. Raise CollectionExists where one has its name."""
+
+    def remove(self, name: str) -> bool:
+        """Delete an alias, and return whether there was one; its collection stays."""
 
 
 class Engine(Protocol):

@@ -26,11 +26,10 @@ import numpy as np
 
 from attend.api.base import NAME_PATTERN
 from attend.core.arrays import KeyTable, locate
-from attend.core.errors import AttendError, Conflict, Damaged, LimitExceeded, UnknownAlias
+from attend.core.errors import AttendError, Conflict, Damaged
 from attend.core.settings import Settings, Tuning
 from attend.core.types import Float32, Int64
 from attend.engines.engine import (
-    MAX_ALIASES,
     Capabilities,
     Finding,
     OpenedCollection,
@@ -176,19 +175,8 @@ class Aliases:
             return None
         return link if re.fullmatch(NAME_PATTERN, link) else None
 
-    def put(self, name: str, collection: str) -> bool:
-        """Let an alias lead to a collection, and return whether the alias is new.
-
-        Raises:
-            CollectionExists: a collection has this name.
-            LimitExceeded: too many aliases.
-        """
-        before = self.all()
-        if name not in before and len(before) >= MAX_ALIASES:
-            raise LimitExceeded(
-                f"There are {len(before)} aliases, and at most {MAX_ALIASES} are allowed; "
-                f"delete one."
-            )
+    def put(self, name: str, collection: str) -> None:
+        """Let an alias lead to a collection. Raise CollectionExists where one has its name."""
         # Made where leftovers of killed processes are removed, then renamed.
         making = self._folder / f"making-{secrets.token_hex(8)}"
         try:
@@ -201,20 +189,14 @@ class Aliases:
         finally:
             shutil.rmtree(making, ignore_errors=True)
         sync_folder(self._names)  # the answer holds through a power cut
-        return name not in before
 
-    def remove(self, name: str) -> None:
-        """Remove an alias; its collection stays.
-
-        Raises:
-            UnknownAlias: no alias has this name.
-        """
+    def remove(self, name: str) -> bool:
+        """Remove an alias, and return whether there was one; its collection stays."""
         if self.target(name) is None:
-            raise UnknownAlias(
-                f"There is no alias {name!r}. List the aliases to see their names.", field="alias"
-            )
+            return False
         (self._names / name).unlink(missing_ok=True)
         sync_folder(self._names)
+        return True
 
 
 def _exchange(one: Path, other: Path) -> None:

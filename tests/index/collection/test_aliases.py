@@ -114,7 +114,7 @@ def test_a_collection_kept_elsewhere_is_no_alias(data, tmp_path):
 
 
 def test_aliases_are_limited(data, monkeypatch):
-    monkeypatch.setattr("attend.engines.local.MAX_ALIASES", 1)
+    monkeypatch.setattr("attend.collection.data.MAX_ALIASES", 1)
     data.set_alias("live", "one")
     with pytest.raises(LimitExceeded, match="at most 1"):
         data.set_alias("other", "one")
