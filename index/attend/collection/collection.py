@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from attend.api.answers import Answer, Matrix, Predicted, Recommended
@@ -16,7 +17,7 @@ from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.stored import StoredCollection
 from attend.collection.versions import until_stable
 from attend.core.coalesce import Coalescer, collecting, tell, timed
-from attend.core.deadline import checked, limits
+from attend.core.deadline import check_deadline, limits
 from attend.core.errors import InvalidRequest
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
@@ -133,19 +134,19 @@ class Collection(StoredCollection):
         if self.settings.normalize is None:
             self.views.refresh()
         started = time.perf_counter()
-        if any(request.filter or request.group_by or request.value for request in requests):
-            requests = self._with_value(requests)
-        searches = [Search(request, request.query.parts(), started) for request in requests]
+        searches: list[Search] = []
         groups: dict[Hashable, list[int]] = {}
-        for place, search in enumerate(searches):
-            groups.setdefault(_key(search), []).append(place)
+        for place, request in enumerate(self._with_values(requests)):
+            searches.append(Search(request, request.query.parts(), started))
+            groups.setdefault(_key(searches[-1]), []).append(place)
         answers: dict[int, Answered] = {}
         with collecting() as spent:
             if len(groups) > 1:  # one call of the encoder for all
                 strict = any(request.consistency == "strong" for request in requests)
                 with self.consistent("strong" if strict else None):
                     self._queries.encode_searches(searches)
-            for key, places in checked(groups.items()):
+            for key, places in groups.items():
+                check_deadline()
                 results = self._coalescer.join(key, [searches[place] for place in places])
                 answers.update(zip(places, results, strict=True))
         tell(spent)
@@ -156,15 +157,17 @@ class Collection(StoredCollection):
                 answers[place] = answers[place]._replace(answer=answer)
         return [answers[place] for place in range(len(requests))]
 
-    def _with_value(self, requests: Sequence[SearchRequest]) -> list[SearchRequest]:
+    def _with_values(self, requests: Sequence[SearchRequest]) -> list[SearchRequest]:
         """Return requests in which the name of the values' column stands for the value."""
+        if not any(request.filter or request.group_by or request.value for request in requests):
+            return list(requests)
         self.views.refresh()  # another process may have built it meanwhile
         return [with_value(request, self.settings.value_name) for request in requests]
 
     @until_stable
     def _answer(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
         """Answer searches of one set of options, of any number of callers, over one snapshot."""
-        searches = [search for group in groups for search in group]
+        searches = list(chain.from_iterable(groups))
         options = searches[0].request
         with self.consistent(options.consistency):
             query = self._queries.encode_searches(searches)
@@ -190,7 +193,7 @@ class Collection(StoredCollection):
                         self.foreign,
                     )
                 )
-        return [[next(answers) for _ in group] for group in groups]
+        return [list(islice(answers, len(group))) for group in groups]
 
     @until_stable
     def matrix(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> Matrix:
@@ -212,7 +215,7 @@ class Collection(StoredCollection):
             request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
             for request in requests
         ]
-        searches = self._with_value(searches)
+        searches = self._with_values(searches)
         options = matrix_options(searches)
         query = EncodedQuery.joined(self._queries.encode([search.query for search in searches]))
         view, rows = self.views.select(options, ())
@@ -349,17 +352,19 @@ class Collection(StoredCollection):
 
 
 def _key(search: Search) -> Hashable:
-    request, parts = search.request, search.parts
-    # Without text there are no words, and what was fitted with them does not fit.
-    worded = any(part.text and part.weight > 0 for part in parts)
-    masked = tuple([part.id for part in parts if part.id]) if request.exclude_self else ()
+    """Return what searches that are answered together have in common."""
+    request, worded, masked = search.request, False, []
+    for part in search.parts:
+        # Without text there are no words, and what was fitted with them does not fit.
+        worded = worded or bool(part.text and part.weight > 0)
+        if part.id and request.exclude_self:
+            masked.append(part.id)
     # A mixture has heads of its own: nothing is answered together with it.
     alone = None if request.query.mixture is None else object()
-    options = frozenset(
-        (name, repr(getattr(request, name))) for name in request.model_fields_set - {"query"}
-    )
+    names = sorted(request.model_fields_set - {"query"})
+    options = repr([getattr(request, name) for name in names])
     # One of several callers reads for all of them, within its own limit.
-    return worded, masked, alone, limits.most, options
+    return worded, tuple(masked), alone, limits.most, tuple(names), options
 
 
 def _cost(searches: Sequence[Search]) -> int:

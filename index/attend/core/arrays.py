@@ -81,17 +81,6 @@ def best(scores: FloatArray, starts: Int64) -> FloatArray:
     return np.maximum.reduceat(scores, starts, axis=-1)  # type: ignore[return-value]
 
 
-def ranges(begins: Int64, counts: Int64) -> Int64:
-    """Count up from each begin, one range after the other.
-
-    >>> ranges(np.array([7, 2]), np.array([2, 3])).tolist()
-    [7, 8, 2, 3, 4]
-    """
-    shifts = np.cumsum(counts) - counts
-    positions: Int64 = np.repeat(begins - shifts, counts) + np.arange(counts.sum())
-    return positions
-
-
 class Located(NamedTuple):
     """Places of values in an ascending array; where `present` is false the place means nothing."""
 
@@ -152,7 +141,9 @@ class KeyTable:
             np.append(0, np.cumsum(counts)),
             np.concatenate([table.vectors for table in filled]),
             np.concatenate([table.ids for table in filled]),
-            _joined_flags(filled),
+            None
+            if all(table.examples is None for table in filled)
+            else np.concatenate([table.is_example for table in filled]),
         )
 
     def __len__(self) -> int:
@@ -195,15 +186,18 @@ class KeyTable:
         if self.single:
             return places
         begins = self.starts[places]
-        return ranges(begins, self.starts[places + 1] - begins)
+        counts = self.starts[places + 1] - begins
+        shifts = np.cumsum(counts) - counts
+        positions: Int64 = np.repeat(begins - shifts, counts) + np.arange(counts.sum())
+        return positions
 
     def some(self, places: Int64) -> KeyTable:
         """Some of the documents, in the order of their places.
 
         A run of neighbours is a view of this table; anything else is a copy.
         """
-        if len(places) and _is_run(places):
-            first, last = int(places[0]), int(places[-1]) + 1
+        first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, -1)
+        if last - first == len(places) and (np.diff(places) == 1).all():
             keys = slice(int(self.starts[first]), int(self.starts[last]))
             starts = self.starts[first : last + 1] - keys.start
             flags = None if self.examples is None else self.examples[keys]
@@ -288,15 +282,3 @@ class KeyTable:
         for rows in parts:
             places, present = locate(ascending, rows)
             yield self.some(np.sort(order[places[present]]))
-
-
-def _joined_flags(tables: Sequence[KeyTable]) -> Bool | None:
-    if all(table.examples is None for table in tables):
-        return None
-    return np.concatenate([table.is_example for table in tables])
-
-
-def _is_run(ascending: Int64) -> bool:
-    return bool(ascending[-1] - ascending[0] + 1 == len(ascending)) and bool(
-        len(ascending) < 2 or (np.diff(ascending) == 1).all()
-    )

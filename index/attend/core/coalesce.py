@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Generic, TypeVar
 
-from attend.core.deadline import deadline, until
+from attend.core.deadline import limits, until
 
 STAGES = ("queue", "tokenise", "encode", "search", "attend", "fetch")
 """Waiting for the model or for a search that is shared, the model's two parts, finding candidates
@@ -92,7 +93,7 @@ class _Request(Generic[Item, Result]):
     def __init__(self, item: Item) -> None:
         self.item = item
         self.since = time.perf_counter()
-        self.deadline = deadline()
+        self.deadline = limits.moment
         self.leads = False
         self.result: Result | None = None
         self.error: BaseException | None = None
@@ -218,7 +219,7 @@ class Coalescer(Generic[Item, Result]):
     def _answer(self, requests: Sequence[_Request[Item, Result]]) -> None:
         began = time.perf_counter()
         try:
-            latest = max(request.deadline for request in requests)
+            latest = max(map(attrgetter("deadline"), requests))
             with until(latest), collecting() as spent:
                 results = self._run([request.item for request in requests])
             for request, result in zip(requests, results, strict=True):

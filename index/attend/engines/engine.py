@@ -198,9 +198,7 @@ class OpenedCollection:
     views: SnapshotSource
     capabilities: Capabilities
     checks: Checks
-    consistent: Callable[[Consistency | None], AbstractContextManager[object]] = (
-        lambda consistency: nullcontext()
-    )
+    consistent: Callable[[Consistency | None], AbstractContextManager[object]] = nullcontext
 
 
 class AliasNames(Protocol):

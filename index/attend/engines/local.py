@@ -84,7 +84,8 @@ class Folder:
         """Return the database's inode: another process may have made one of the same name."""
         try:
             # As each search asks.
-            return os.stat(os.path.join(self._of(name), "documents.db")).st_ino
+            path = os.path.join(self.folder, "collections", name, "documents.db")
+            return os.stat(path).st_ino
         except FileNotFoundError:
             return None
 
