@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.api.search import Mask, SearchOptions
+from attend.api.search import SearchOptions
 from attend.collection.versions import Version, View
 from attend.core.arrays import KeyTable
 from attend.core.errors import InvalidRequest, Unsupported
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
-from attend.engines.engine import OnSettings
+from attend.engines.engine import OnSettings, masked
 from attend.keys import Proposals
 from attend.keys.nearest import EXTRA, OVERFETCH
-from attend.search.queries import rows_by_id
 from attend.store import Role, compile_filter
 from attend_milvus.client import Table, among, both, read_block, reading
 from attend_milvus.graphs import EFS, KeyGraph
@@ -314,15 +313,10 @@ class RemoteSnapshots:
                 f"activate it first.",
                 field="projection",
             )
-        mask = options.mask or Mask()
-        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
-        exclude = {named[id] for id in mask.exclude} | (
-            set(query_rows) if mask.only is None else set()
-        )
-        only = None if mask.only is None else [named[id] for id in mask.only]
+        excluded, only = masked(self._store, options, query_rows)
         filter = options.filter
         passing = self._store.passing(compile_filter(filter)) if filter else ""
-        keys = self._keys(version, Scope(passing, sorted(exclude), only))
+        keys = self._keys(version, Scope(passing, sorted(excluded), only))
         if (block := read_block()) is not None:
             block.documents = keys.documents_read
         return View(version, keys, self._store.generation), None
@@ -380,9 +374,8 @@ def _check(options: SearchOptions) -> None:
         )
     if options.decode:
         CAPABILITIES.check("attend_all", field="decode")
-    if options.lexical:
-        CAPABILITIES.check("lexical", field="lexical")
-    if options.memory:
-        CAPABILITIES.check("memory", field="memory")
+    for name in ("lexical", "memory"):
+        if getattr(options, name):
+            CAPABILITIES.check(name, field=name)
     if options.facets is not None:
         CAPABILITIES.check("facets", field="facets")

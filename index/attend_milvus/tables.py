@@ -22,8 +22,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -358,7 +358,7 @@ SETTLED_SECONDS = 0.5
 """Two that claim at the same moment have both written by then, and read who was last."""
 
 
-class Lease:
+class Lease(AbstractContextManager["Lease"]):
     """A claim to a piece of work, held from `take` until the `with` is left."""
 
     def __init__(self, registry: Registry, name: str) -> None:
@@ -367,15 +367,7 @@ class Lease:
         self._holder = secrets.token_hex(8)
         self._renewed = 0.0
 
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._renewed:
             self._registry.release(self._name)
 
@@ -496,7 +488,11 @@ class Tables:
         heads = {}
         for row in self.documents.by_keys(list(by_row), fields, consistency=consistency):
             if row["id"] != by_row[row["row"]]:
-                raise _collision(row["id"], by_row[row["row"]])
+                raise Conflict(
+                    f"The ids {row['id']!r} and {by_row[row['row']]!r} have the same hash of 63 "
+                    f"bits, so that only one of the documents can be stored; rename the other.",
+                    field="id",
+                )
             heads[row["id"]] = Head(*(row[name] for name in fields))
         return heads
 
@@ -570,11 +566,3 @@ def _read_of(row: Row) -> Read:
     fields = json.loads(row["texts"]) if "texts" in row else {}
     document = StoredDocument(row["row"], row["id"], fields, value, payload)
     return Read(document, row["version"], row["keys"])
-
-
-def _collision(one: str, other: str) -> Conflict:
-    return Conflict(
-        f"The ids {one!r} and {other!r} have the same hash of 63 bits, so that only one of the "
-        f"documents can be stored; rename the other.",
-        field="id",
-    )

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from attend.api.base import Consistency
-from attend.api.search import SearchOptions
+from attend.api.search import Mask, SearchOptions
 from attend.collection.versions import View
 from attend.core.errors import CollectionExists, Unsupported
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
+from attend.search.queries import rows_by_id
 from attend.store import CollectionStore, Role
 
 
@@ -180,6 +181,21 @@ class SnapshotSource(Protocol):
 
     def has_fresh(self) -> bool:
         """Return whether keys were written since the last publication."""
+
+
+def masked(
+    store: CollectionStore, options: SearchOptions, query_rows: tuple[int, ...]
+) -> tuple[set[int], list[int] | None]:
+    """Return the rows that the mask of a search leaves out, and those that it leaves; None: all.
+
+    Documents that the query is made of are left out, unless the mask names those that stay.
+    """
+    mask = options.mask or Mask()
+    named = rows_by_id(store, [*mask.exclude, *(mask.only or [])], "mask")
+    excluded = {named[id] for id in mask.exclude}
+    if mask.only is None:
+        return excluded | set(query_rows), None
+    return excluded, [named[id] for id in mask.only]
 
 
 @dataclass(frozen=True)

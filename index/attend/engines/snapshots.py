@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attend.api.search import Mask, SearchOptions
+from attend.api.search import SearchOptions
 from attend.collection.versions import UNTRAINED, Version, View
 from attend.core.deadline import NO_DEADLINE, SlowLock, until
 from attend.core.errors import (
@@ -31,7 +31,7 @@ from attend.core.errors import (
 )
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, OnStage
-from attend.engines.engine import OnSettings
+from attend.engines.engine import OnSettings, masked
 from attend.keys import (
     Image,
     IndexOrigin,
@@ -44,7 +44,6 @@ from attend.keys import (
 from attend.keys.choose import QUERIES
 from attend.keys.published import unchecked
 from attend.projection import RAW_KEYS, identity
-from attend.search.queries import rows_by_id
 from attend.store import ROLES, Role, State, Store, TooFarBehind, compile_filter
 
 log = logging.getLogger("attend")
@@ -138,19 +137,13 @@ class Views:
         view = self.current(options.projection)
         if not (options.filter or options.mask or query_rows):
             return view, None
-        mask, rows = options.mask or Mask(), None
-        if options.filter:
-            rows = self._store.matching(compile_filter(options.filter))
-        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
-        masked = {named[id] for id in mask.exclude}
-        if mask.only is None:
-            masked |= set(query_rows)
-        else:
-            only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
-            rows = only if rows is None else np.intersect1d(rows, only)
-        if masked:
-            every = self._store.matching(compile_filter({})) if rows is None else rows
-            rows = np.setdiff1d(every, np.fromiter(masked, dtype=np.int64))
+        excluded, only = masked(self._store, options, query_rows)
+        rows = None if only is None else np.unique(np.array(only, dtype=np.int64))
+        if options.filter or (excluded and rows is None):
+            passing = self._store.matching(compile_filter(options.filter or {}))
+            rows = passing if rows is None else np.intersect1d(passing, rows)
+        if excluded and rows is not None:
+            rows = np.setdiff1d(rows, np.fromiter(excluded, dtype=np.int64))
         return view, rows
 
     @property
