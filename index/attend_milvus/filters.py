@@ -168,9 +168,9 @@ def _leaf(leaf: Leaf, elements: int) -> str:
                 places = ["id"]
             else:
                 return NOTHING
+            limits = [f"{sign} {json.dumps(plain(it), ensure_ascii=False)}" for sign, it in bounds]
             return " or ".join(
-                f"({' and '.join(f'{place} {sign} {_operand(value)}' for sign, value in bounds)})"
-                for place in places
+                f"({' and '.join(f'{place} {limit}' for limit in limits)})" for place in places
             )
 
 
@@ -180,7 +180,3 @@ NOTHING = 'id in [""]'
 
 def _field(name: str) -> str:
     return f"facts[{json.dumps(name, ensure_ascii=False)}]"
-
-
-def _operand(value: str | int | float) -> str:
-    return json.dumps(plain(value), ensure_ascii=False)

@@ -21,7 +21,7 @@ import numpy as np
 from attend.collection.versions import Version
 from attend.core.errors import AttendError, Unavailable
 from attend.core.settings import Settings
-from attend.core.types import Float32, Floats, Int64, Json, OnStage
+from attend.core.types import Float32, Int64, Json, OnStage
 from attend.keys.choose import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
 from attend_milvus.client import Table, reading
 from attend_milvus.server import MESSAGE_BYTES
@@ -91,15 +91,13 @@ def measured(
         for number, ef in enumerate(EFS):
             on_stage("measuring", number / len(EFS))
             hits = _ids(graph, queries, FETCHED, {"ef": ef})
-            points.append(EfPoint(ef, _reliable(share_found(hits, truth))))
+            shares = share_found(hits, truth)
+            # One standard error less than the mean: a search finds what is promised.
+            reliable = float(shares.mean() - shares.std() / np.sqrt(len(shares)))
+            points.append(EfPoint(ef, round(reliable, 4)))
             if points[-1].recall >= max(ENOUGH, recall):
                 break
     return points
-
-
-def _reliable(shares: Floats) -> float:
-    """Return one standard error less than the mean share: a search finds what is promised."""
-    return round(float(shares.mean() - shares.std() / np.sqrt(len(shares))), 4)
 
 
 def _ids(table: Table, queries: Float32, limit: int, params: Mapping[str, int]) -> Int64:

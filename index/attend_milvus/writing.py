@@ -48,7 +48,7 @@ class ExpiredKeys:
     """Deletes keys some time after it was given them, in a thread of its own.
 
     What it still holds when its process is killed stays: readers pass over it, and a sweep finds
-    it (`attend_milvus.checks`).
+    it (`attend_milvus.engine`).
 
     Args:
         delete: deletes keys by their ids.
@@ -144,7 +144,18 @@ class Writer:
             id = entry.document.id
             entry_keys = stored[id] if entry.keys is None else entry.keys
             keys += _key_rows(id, version, entry_keys, fields["facts"])
-            documents.append(_document_row(entry, version, len(entry_keys)) | fields)
+            documents.append(
+                {
+                    "row": row_of(id),
+                    "id": id,
+                    "version": version,
+                    "keys": len(entry_keys),
+                    "key_hash": entry.hashes.keys.hex(),
+                    "value_hash": entry.hashes.value.hex(),
+                    "nothing": NOTHING,
+                    **fields,
+                }
+            )
         self._insert_keys(keys)
         if time.monotonic() - began > UNFINISHED_SECONDS / 2:
             raise Unavailable("Milvus took too long to store keys; send the documents again.")
@@ -231,19 +242,6 @@ def _key_rows(
             "facts": facts,
             "vector": np.asarray(key.embedding, dtype=np.float32),
         }
-
-
-def _document_row(entry: Entry, version: int, keys: int) -> dict[str, Any]:
-    """Return the row of a document, without its contents."""
-    return {
-        "row": row_of(entry.document.id),
-        "id": entry.document.id,
-        "version": version,
-        "keys": keys,
-        "key_hash": entry.hashes.keys.hex(),
-        "value_hash": entry.hashes.value.hex(),
-        "nothing": NOTHING,
-    }
 
 
 def _contents(document: Document) -> dict[str, Any]:
