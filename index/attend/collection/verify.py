@@ -56,9 +56,13 @@ def verify(collection: Collection, *, mend: bool = False) -> Verified:
         left = checks.find()
     if mend and not left:
         collection.foreign.refresh()
+    try:
+        keys = collection.store.counts()[1]
+    except sqlite3.DatabaseError:
+        keys = 0
     return Verified(
         problems=[finding.problem for finding in findings],
-        keys=_key_count(collection),
+        keys=keys,
         mended=bool(findings) and not left,
         findings=findings,
         left=[finding.problem for finding in left],
@@ -84,10 +88,3 @@ def together(reports: Mapping[str, Verified]) -> Verified:
         left=left,
         hints=[f"{name}: {item}" for name, report in reports.items() for item in report.hints],
     )
-
-
-def _key_count(collection: Collection) -> int:
-    try:
-        return collection.store.counts()[1]
-    except sqlite3.DatabaseError:
-        return 0

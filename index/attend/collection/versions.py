@@ -211,7 +211,13 @@ class Version:
             texts, embeddings = ~stored.examples, stored.vectors
             vectors = np.empty((len(stored.ids), self.width), dtype=np.float32)
             vectors[texts] = self._text_keys(stored.ids[texts], embeddings[texts])
-            vectors[~texts] = self._example_keys(embeddings[~texts])
+            # Similar queries look for example queries, as keys.
+            examples = embeddings[~texts]
+            queries = self.projection.queries(examples)  # (m, H, d)
+            flat: Float32 | Float64 = queries.reshape(len(queries), -1)
+            if flat.shape[1] != self.width:  # the heads share their keys
+                flat = self.projection.keys(examples).reshape(len(examples), -1)
+            vectors[~texts] = (flat * self.tuning.examples).astype(np.float32)
         return replace(stored, vectors=vectors, examples=None)
 
     def _text_keys(self, ids: Int64, embeddings: Float32) -> Float32:
@@ -228,14 +234,6 @@ class Version:
         shifted = embeddings.copy()
         shifted[present] += self.offsets.deltas[places[present]]
         return shifted
-
-    def _example_keys(self, embeddings: Float32) -> Float32:
-        """Turn example queries (m, d_in) into keys (m, width) that similar queries look for."""
-        queries = self.projection.queries(embeddings)  # (m, H, d)
-        flat: Float32 | Float64 = queries.reshape(len(queries), -1)
-        if flat.shape[1] != self.width:  # the heads share their keys
-            flat = self.projection.keys(embeddings).reshape(len(embeddings), -1)
-        return (flat * self.tuning.examples).astype(np.float32)
 
 
 Arguments = ParamSpec("Arguments")

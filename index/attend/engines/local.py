@@ -28,7 +28,7 @@ from attend.api.base import NAME_PATTERN
 from attend.core.arrays import KeyTable, locate
 from attend.core.errors import AttendError, Conflict, Damaged
 from attend.core.settings import Settings, Tuning
-from attend.core.types import Float32, Int64
+from attend.core.types import Float32
 from attend.engines.engine import (
     Capabilities,
     Finding,
@@ -40,7 +40,7 @@ from attend.keys.files import sync_folder
 from attend.projection import Projection, identity
 from attend.recommend.predict import read_model
 from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
-from attend.store.checks import CHECKS, RESEND, RESTORE, Check
+from attend.store.checks import CHECKS, RESEND, RESTORE
 from attend.store.sql import count_change, own_key_rows
 from attend.write.ingest import key_hash, value_hash
 
@@ -283,7 +283,16 @@ class LocalChecks:
         """Return the problems in an order in which each check relies on those before it."""
         findings: list[Finding] = []
         for check in CHECKS:
-            findings += self._database_findings(check)
+            try:
+                with self._store.connections.reading() as db:
+                    problems = list(check.find(db))
+            except sqlite3.DatabaseError as error:
+                findings.append(_unreadable(check.name, error))
+            else:
+                can_mend = check.repair is not None
+                findings += [
+                    Finding(check.name, problem, can_mend, check.advice) for problem in problems
+                ]
             if {finding.check for finding in findings} & {"file", "settings"}:
                 break
         if {finding.check for finding in findings} & {"file", "settings", "json", "embeddings"}:
@@ -317,17 +326,6 @@ class LocalChecks:
             self._views.publish()
         except (AttendError, sqlite3.DatabaseError) as error:
             log.warning("The index could not be built again (%s)", error)
-
-    def _database_findings(self, check: Check) -> list[Finding]:
-        try:
-            with self._store.connections.reading() as db:
-                problems = list(check.find(db))
-        except sqlite3.DatabaseError as error:
-            return [_unreadable(check.name, error)]
-        return [
-            Finding(check.name, problem, check.repair is not None, check.advice)
-            for problem in problems
-        ]
 
     def _documents(self) -> Iterator[str]:
         """Find documents whose text, value or keys are not those that were written."""
@@ -410,7 +408,9 @@ def _unreadable(check: str, error: sqlite3.DatabaseError) -> Finding:
 def _faults(
     document: StoredDocument, keys: Sequence[KeyRow], stored: Hashes | None, settings: Settings
 ) -> Iterator[str]:
-    if not all(_is_within(key.start, key.stop, document.fields.get(key.field)) for key in keys):
+    if not all(
+        0 <= key.start <= key.stop <= len(document.fields.get(key.field) or "") for key in keys
+    ):
         yield "keys of parts that their texts do not have"
     rows: dict[str, list[Float32]] = {}
     for key in keys:
@@ -423,10 +423,6 @@ def _faults(
         yield "another value or payload than was written"
 
 
-def _is_within(start: int, stop: int, text: str | None) -> bool:
-    return 0 <= start <= stop <= len(text or "")
-
-
 def _differences(view: LocalView, stored: KeyTable) -> Iterator[str]:
     indexed = view.keys.lookup(stored.rows)
     order = np.argsort(indexed.ids)
@@ -437,9 +433,6 @@ def _differences(view: LocalView, stored: KeyTable) -> Iterator[str]:
         return
     expected = view.version.keys(stored).vectors
     differences = np.abs(expected - indexed.vectors[order[places]]).max(axis=1)
-    yield from _wrong(stored.ids[differences > TOLERANCE])
-
-
-def _wrong(keys: Int64) -> Iterator[str]:
-    if len(keys):
-        yield f"{len(keys)} keys have other vectors in the index, key {keys[0]} first."
+    wrong = stored.ids[differences > TOLERANCE]
+    if len(wrong):
+        yield f"{len(wrong)} keys have other vectors in the index, key {wrong[0]} first."
