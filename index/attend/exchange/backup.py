@@ -29,7 +29,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from attend.api.base import NAME_PATTERN, invalid, parse
 from attend.api.documents import CollectionSettings
-from attend.collection.data import Data, check_name
+from attend.collection.data import MAX_ALIASES, Data, check_name
 from attend.core.errors import (
     CannotWrite,
     CollectionExists,
@@ -40,7 +40,6 @@ from attend.core.errors import (
 )
 from attend.core.settings import Settings
 from attend.core.types import OnStage
-from attend.engines.engine import MAX_ALIASES
 from attend.engines.local import version_problems
 from attend.keys.files import scratch_beside, sync_file, sync_folder
 from attend.store import Store
