@@ -363,9 +363,21 @@ def check_tensors(tensors: Mapping[str, Floats], heads: int, d_in: int) -> None:
     lengths = {"H": heads, "d_in": d_in}
     if not {"w_q", "w_k"} <= tensors.keys():
         lengths["d_k"] = d_in  # a side without a matrix keeps the embedding's width
-    for name, axes in SHAPES.items():
-        if name in tensors:
-            _check_tensor(name, tensors[name], axes, lengths)
+    for name, tensor in tensors.items():
+        axes = SHAPES[name]
+        if tensor.ndim == len(axes):
+            for axis, length in zip(axes, tensor.shape, strict=True):
+                lengths.setdefault(axis, length)
+                if axis == "d_vh":
+                    lengths["H*d_vh"] = lengths["H"] * lengths["d_vh"]
+        expected = tuple(lengths.get(axis, axis) for axis in axes)
+        if tensor.shape != expected or 0 in tensor.shape:
+            raise InvalidRequest(
+                f"{name} has shape {tensor.shape}, but the rest of the projection asks for "
+                f"({', '.join(axes)}) = ({', '.join(map(str, expected))})."
+            )
+        if not np.isfinite(tensor).all():
+            raise InvalidRequest(f"{name} holds NaN or infinity; every weight must be finite.")
     if lengths.get("Hk", 1) not in (1, heads):
         raise InvalidRequest(
             f"The keys have {lengths['Hk']} heads and the queries {heads}; give both "
@@ -375,24 +387,6 @@ def check_tensors(tensors: Mapping[str, Floats], heads: int, d_in: int) -> None:
     for name, needed in _TOGETHER:
         if name in tensors and needed not in tensors:
             raise InvalidRequest(f"{name} was given without {needed}; give both or neither.")
-
-
-def _check_tensor(
-    name: str, tensor: Floats, axes: tuple[str, ...], lengths: dict[str, int]
-) -> None:
-    if tensor.ndim == len(axes):
-        for axis, length in zip(axes, tensor.shape, strict=True):
-            lengths.setdefault(axis, length)
-            if axis == "d_vh":
-                lengths["H*d_vh"] = lengths["H"] * lengths["d_vh"]
-    expected = tuple(lengths.get(axis, axis) for axis in axes)
-    if tensor.shape != expected or 0 in tensor.shape:
-        raise InvalidRequest(
-            f"{name} has shape {tensor.shape}, but the rest of the projection asks for "
-            f"({', '.join(axes)}) = ({', '.join(map(str, expected))})."
-        )
-    if not np.isfinite(floating(tensor)).all():
-        raise InvalidRequest(f"{name} holds NaN or infinity; every weight must be finite.")
 
 
 FORMAT = 1
@@ -587,7 +581,11 @@ def spectrum(embeddings: Embeddings, *, centered: bool) -> Spectrum:
             return _by_gram(chain(parts, blocks), centered)
     if not parts:
         raise InvalidRequest("There are no embeddings to find directions in; add documents first.")
-    return _by_svd(np.concatenate(parts), centered)
+    x = np.concatenate(parts)
+    mean = x.mean(axis=0) if centered else np.zeros(x.shape[1])
+    _, values, directions = np.linalg.svd(x - mean, full_matrices=False)
+    floor = max(x.shape) * np.finfo(np.float64).eps * values[0]
+    return _signed(values, directions, mean, floor)
 
 
 def _row_blocks(embeddings: Embeddings) -> Iterator[Float64]:
@@ -603,13 +601,6 @@ def _row_blocks(embeddings: Embeddings) -> Iterator[Float64]:
             if not np.isfinite(block).all():
                 raise InvalidRequest("An embedding holds NaN or infinity; embed it again.")
             yield block
-
-
-def _by_svd(x: Float64, centered: bool) -> Spectrum:
-    mean = x.mean(axis=0) if centered else np.zeros(x.shape[1])
-    _, values, directions = np.linalg.svd(x - mean, full_matrices=False)
-    floor = max(x.shape) * np.finfo(np.float64).eps * values[0]
-    return _signed(values, directions, mean, floor)
 
 
 def _by_gram(blocks: Iterator[Float64], centered: bool) -> Spectrum:

@@ -112,7 +112,8 @@ def answers_of(
     type = _type_of(attention, options, types, read)
     answers = []
     for query, top in enumerate(attention.attended):
-        check_deadline()
+        if query:
+            check_deadline()
         confidence = top.confidence
         if scores and len(top.documents):
             confidence = conformal_share(scores, best_score(attention, query) or 0.0)

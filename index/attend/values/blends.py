@@ -333,7 +333,11 @@ class RetrievedBlend(Blend):
             if not self._has(value):
                 continue
             self._weight += weight
-            key = _entry_key(value)
+            text = value if isinstance(value, str) else f"\0{json.dumps(value, sort_keys=True)}"
+            key: str | bytes = text
+            if len(text) > DIGESTED:  # there may be millions
+                data = text.encode("utf-8", "surrogatepass")
+                key = hashlib.blake2b(data, digest_size=16).digest()
             entry = self._entries.get(key)
             if entry is None:
                 self._entries[key] = SummedValue(weight, weight, id)
@@ -366,14 +370,6 @@ class RetrievedBlend(Blend):
             for entry in (self._entries[key],)
         ]
         return self._weight, {"value": next(iter(self._best.values())), "values": values}
-
-
-def _entry_key(value: Json) -> str | bytes:
-    """Return the same key for equal values; of a long one a digest, as there may be millions."""
-    key = value if isinstance(value, str) else f"\0{json.dumps(value, sort_keys=True)}"
-    if len(key) <= DIGESTED:
-        return key
-    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def blend_for(value_type: ValueType) -> Blend:

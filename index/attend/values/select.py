@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attend.core.types import Json
@@ -108,20 +108,12 @@ def display_title(
     >>> display_title("a", {}, 9.5, {})
     'a'
     """
-    title = next(_titles(payload, value, fields), None)
-    if title is None:
-        title = next((text for text in fields.values() if text.strip()), document_id)
+    objects = [place for place in (payload, value, fields) if isinstance(place, dict)]
+    named = [place.get(name) for name in TITLES for place in objects]
+    texts = [*named, *fields.values()]
+    title = next((t for t in texts if isinstance(t, str) and t.strip()), document_id)
     line = next(iter(title.strip().splitlines()), title)  # an id may be blank
     return line if len(line) <= LONGEST_TITLE else f"{line[: LONGEST_TITLE - 1].rstrip()}…"
-
-
-def _titles(*places: Json) -> Iterator[str]:
-    objects = [place for place in places if isinstance(place, dict)]
-    for name in TITLES:
-        for place in objects:
-            text = place.get(name)
-            if isinstance(text, str) and text.strip():
-                yield text
 
 
 def merged(target: Json, patch: Mapping[str, Json]) -> dict[str, Json]:
