@@ -71,6 +71,10 @@ class Mutation(NamedTuple):
     def name(self) -> str:
         return f"{self.file}:{self.line}:{self.start}:{self.replacement[:4]}"
 
+    @property
+    def room(self) -> str:
+        return self.file.split("/")[2].removesuffix(".py")
+
     def applied(self, content: bytes) -> bytes:
         return content[: self.start] + self.replacement.encode() + content[self.end :]
 
@@ -141,11 +145,17 @@ def without(node: ast.AST) -> str | None:
     return "pass" if isinstance(node, kinds) else None
 
 
+def modules_of(room: str) -> list[Path]:
+    """Return the modules of a room, which may be a single one."""
+    single = ROOT / LIBRARY / f"{room}.py"
+    return [single] if single.exists() else sorted((ROOT / LIBRARY / room).glob("*.py"))
+
+
 def drawn(count: int, seed: int) -> list[Mutation]:
     found = [
         each
         for room in ROOMS
-        for path in sorted((ROOT / LIBRARY / room).glob("*.py"))
+        for path in modules_of(room)
         for each in mutations(path.relative_to(ROOT))
     ]
     return random.Random(seed).sample(found, min(count, len(found)))
@@ -229,7 +239,9 @@ class Reached:
     """Notes the lines of the rooms that each test runs, and its seconds."""
 
     def __init__(self, tree: Path) -> None:
-        self._tops = tuple(f"{tree / LIBRARY / room}{os.sep}" for room in ROOMS)
+        self._tops = tuple(
+            f"{tree / LIBRARY / room}{end}" for room in ROOMS for end in (os.sep, ".py")
+        )
         self._tree = f"{tree}{os.sep}"
         self._lines: set[tuple[str, int]] = set()
         self.tests: dict[str, tuple[float, set[tuple[str, int]]]] = {}
@@ -296,7 +308,7 @@ def fingerprint() -> str:
     """Of the code of the rooms: other code has other lines."""
     sums = hashlib.sha256()
     for room in ROOMS:
-        for path in sorted((ROOT / LIBRARY / room).glob("*.py")):
+        for path in modules_of(room):
             sums.update(path.name.encode() + path.read_bytes())
     return sums.hexdigest()[:12]
 
@@ -392,7 +404,7 @@ def report(chosen: Sequence[Mutation], known: dict[str, str]) -> None:
                 click.echo(f"\n{kind}: {mutation.file}:{mutation.line}\n{mutation.diff()}")
     click.echo(f"\n{'room':10} {'drawn':>6} {'killed':>7} {'survived':>9} {'unreached':>10}")
     for room in (*ROOMS, "all"):
-        here = [each for each in chosen if room == "all" or f"/{room}/" in each.file]
+        here = [each for each in chosen if room in ("all", each.room)]
         counts = collections.Counter(known[each.name] for each in here)
         told = (counts["killed"], counts["survived"], counts["unreached"])
         click.echo(f"{room:10} {len(here):6} {told[0]:7} {told[1]:9} {told[2]:10}")
