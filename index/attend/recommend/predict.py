@@ -270,7 +270,7 @@ def predict_values(
     answers, null, weights, adds, calibrated = predictions
     replies: list[dict[str, Json]] = []
     for target, (answer, nothing) in enumerate(zip(answers, null.tolist(), strict=True)):
-        known = np.flatnonzero(same[target])
+        places = np.flatnonzero(same[target])
         order = np.argsort(-weights[target], kind="stable")[:most]
         because = [
             {
@@ -287,7 +287,7 @@ def predict_values(
                 "confidence": 1 - nothing,
                 "null": nothing,
                 "calibrated": calibrated,
-                "known": history.values[known[-1]] if len(known) else None,
+                "known": history.values[places[-1]] if len(places) else None,
                 "because": because,
             }
         )
