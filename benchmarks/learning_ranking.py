@@ -40,7 +40,7 @@ from attend.core.types import Floats
 from attend.encoder import DEFAULT
 from attend.learning.material import memory_of
 from attend.projection import given
-from attend_service.worker import BLAS_THREADS
+from attend_service.server import BLAS_THREADS
 
 CALM = 20
 """Queries that are asked over and over during a switch."""

@@ -116,14 +116,14 @@ PATTERNS = {
     "attend/learning/material.py SEPARATORS": Worst(ONE, (",", "a", "a,")),
     "attend/values/kinds.py [?#]": Worst(ONE, ("?", "a", "#?")),
     "attend_service/docstrings.py JoinedStr": Worst(f"{NOT_INPUT}: the program's docstrings"),
-    "attend_service/logs.py [\\w.-]{1,64}": Worst("at most 64 characters", ("a", "a| |")),
-    "attend_service/operations.py {(\\w+)}": Worst(f"{NOT_INPUT}: the program's paths"),
-    "attend_service/security/command.py (\\d{1,4})([hdw])": Worst("at most 5 characters", ("1",)),
-    "attend_service/security/command.py NAME_PATTERN": NAME,
-    "attend_service/security/keys.py SHAPE": Worst(
+    "attend_service/app.py [\\w.-]{1,64}": Worst("at most 64 characters", ("a", "a| |")),
+    "attend_service/context.py {(\\w+)}": Worst(f"{NOT_INPUT}: the program's paths"),
+    "attend_service/cli.py (\\d{1,4})([hdw])": Worst("at most 5 characters", ("1",)),
+    "attend_service/cli.py NAME_PATTERN": NAME,
+    "attend_service/keys.py SHAPE": Worst(
         "as long as a key", ("attend_|a|", "attend_0123456789ab_|a|")
     ),
-    "attend_service/security/keys.py [0-9a-f]{64}": Worst("64 characters", ("a",)),
+    "attend_service/keys.py [0-9a-f]{64}": Worst("64 characters", ("a",)),
     "attend_service/settings.py https?://(\\[[0-9a-f:]+\\]|[a-z0-9.-]+)(:\\d{1,5})?": Worst(
         ENDS, ("http://|a|", "http://[|:|", "http://[|a|]a", "http://a:|1|", "http://a|:1|")
     ),

@@ -241,8 +241,6 @@ def main(path: str) -> None:
 
     import attend.encoder
     import attend.learning
-    import attend_service.cli
-    import attend_service.worker  # noqa: F401
 
     attend.encoder.load = functools.cache(attend.encoder.load)  # type: ignore[assignment]
     attend.encoder.load(attend.encoder.DEFAULT)

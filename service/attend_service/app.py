@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
+import secrets
+import time
+from functools import partial
 from typing import Any
 
-from flask import Flask, Response, current_app, request
-from werkzeug.exceptions import NotFound, SecurityError
+from flask import Flask, Response, current_app, g, request
+from werkzeug.exceptions import RequestURITooLarge, SecurityError
+from werkzeug.routing import BaseConverter
 
 from attend import Data
 from attend.core.errors import (
@@ -19,21 +24,46 @@ from attend.core.errors import (
 )
 from attend.learning import train
 from attend.store.connections import database_error
-from attend_service.context import EXTENSION, Context, Files, context, requested_operation
+from attend_service import security
+from attend_service.context import (
+    EXTENSION,
+    Context,
+    Files,
+    Operation,
+    context,
+    requested_operation,
+)
 from attend_service.jobs import Jobs
-from attend_service.logs import observe
-from attend_service.metrics import EXTENSION as METRICS
+from attend_service.keys import KeyRing
 from attend_service.metrics import Metrics
+from attend_service.operations import call
 from attend_service.pages import VIEWS
-from attend_service.problems import is_disk_full, respond
 from attend_service.readiness import Readiness
-from attend_service.routes import SUBJECTS, all_operations
-from attend_service.security import access, browsers, limits
-from attend_service.security.keys import KeyRing
+from attend_service.replies import is_disk_full, respond
+from attend_service.routes import all_operations
 from attend_service.settings import ServerSettings
-from attend_service.static_files import PREFIX, static_files
 
 log = logging.getLogger("attend")
+requests = logging.getLogger("attend.requests")
+
+MAX_TEXT = 2000
+"""Characters of a body that are logged, where texts are asked for."""
+
+REQUEST_ID = "X-Request-Id"
+
+NO_ROUTE = "(none)"
+"""Stands for a path at which there is nothing: what was sent may be anything."""
+
+
+class IdConverter(BaseConverter):
+    """The rest of the path, as it is.
+
+    Werkzeug's own `path` refuses a slash at the beginning, and a file's path as an id has one.
+    """
+
+    regex = "(?s:.+)"
+    part_isolating = False
+    weight = 200  # as `path`: only where nothing more exact matches
 
 
 def create_app(
@@ -49,57 +79,60 @@ def create_app(
         jobs: they run the trainings; if absent, a queue that starts with the first of them.
     """
     settings = settings or ServerSettings()
-    app = Flask("attend_service", static_folder=None)
+    app = Flask("attend_service")  # the gateway answers requests of static files
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["TRUSTED_HOSTS"] = settings.trusted_host or None
     # Ids may be addresses, https://…: two slashes are not to be made one.
     app.url_map.merge_slashes = False
+    app.url_map.converters["id"] = IdConverter
     readiness = readiness or Readiness(warm=True)
     jobs = jobs or Jobs(data, train)
     keys = KeyRing(data.folder, always=settings.require_keys)
+    metrics = Metrics(data, readiness, jobs)
     operations = {operation.name: operation for operation in all_operations()}
     app.extensions[EXTENSION] = Context(
-        data, settings, readiness, jobs, keys, operations, Files(data)
+        data, settings, readiness, jobs, keys, metrics, operations, Files(data)
     )
-    app.extensions[f"{EXTENSION}-operations"] = all_operations()
     app.jinja_env.globals["views"] = VIEWS
-    metrics = app.extensions[METRICS] = Metrics(data, readiness, jobs)
-    observe(app, metrics)
-    app.before_request(_check_request)
-    app.after_request(_add_headers)
+    app.before_request(_begin)
+    app.after_request(_end)
     app.register_error_handler(Exception, _respond)
-    app.add_url_rule(f"{PREFIX}<path:filename>", "static", _static_file)
-    for subject in SUBJECTS:
-        subject.register(app)
+    for name, operation in operations.items():
+        app.add_url_rule(operation.rule, name, partial(call, operation), methods=[operation.method])
     return app
 
 
-def _static_file(filename: str) -> Response:
-    """Answer without a gateway, which does this before a request comes here."""
-    file = static_files().get(PREFIX + filename)
-    if file is None:
-        raise NotFound
-    return Response(file.content, headers=dict(file.headers))
-
-
-def _check_request() -> Response | None:
-    """Check a request before its body is read; answer a preflight at once."""
+def _begin() -> Response | None:
+    """Name a request, and check it before its body is read; answer a preflight at once."""
+    g.began = time.perf_counter()
+    # A client's own request id is kept if it is fit for a log.
+    sent = request.headers.get(REQUEST_ID, "")
+    g.id = sent if re.fullmatch(r"[\w.-]{1,64}", sent, re.ASCII) else secrets.token_hex(8)
+    current, operation = context(), requested_operation()
+    if current.settings.log_texts and request.is_json:
+        g.body = request.get_data(cache=True, as_text=True)[:MAX_TEXT]
     if isinstance(request.routing_exception, SecurityError):
         return None  # the request is for another server
-    limits.check_address()
-    request.max_content_length = _body_limit()
-    answer = browsers.preflight()
-    if answer is None:
-        browsers.check_write()
-        access.check_access()
-        _check_read_only()
-    return answer
+    length, limit = len(request.query_string), security.MAX_QUERY_STRING
+    if length > limit:
+        raise RequestURITooLarge(
+            f"The address has {length:,} bytes of parameters, but at most {limit:,} are read; send "
+            f"them as the body of a POST."
+        )
+    request.max_content_length = _body_limit(operation, current.settings)
+    answer = security.check_origin(current.settings.cors_origin)
+    if answer is not None:
+        return answer
+    security.check_access(operation, current.keys)
+    if current.settings.read_only and operation is not None and operation.writes:
+        raise ReadOnly("This server is read-only: it was started with --read-only.")
+    return None
 
 
-def _body_limit() -> int:
-    operation, most = requested_operation(), int(current_app.config["MAX_CONTENT_LENGTH"])
+def _body_limit(operation: Operation | None, settings: ServerSettings) -> int:
+    most = int(current_app.config["MAX_CONTENT_LENGTH"])
     if operation is not None and operation.upload is not None:
-        return context().settings.max_snapshot_bytes
+        return settings.max_snapshot_bytes
     if operation is None or operation.body_limit is None:
         return most
     return min(operation.body_limit, most)
@@ -108,9 +141,9 @@ def _body_limit() -> int:
 def body_limit(app: Flask, environ: dict[str, Any]) -> int:
     """Return how many bytes of a long body are worth keeping; 0 where its key is refused anyway."""
     with app.request_context(environ):
-        if request.routing_exception is not None or not access.may_send():
+        if request.routing_exception is not None or not security.may_send():
             return 0
-        return _body_limit()
+        return _body_limit(requested_operation(), context().settings)
 
 
 def _respond(error: Exception) -> Response:
@@ -124,19 +157,31 @@ def _respond(error: Exception) -> Response:
         error = OutOfMemory("There is no memory left for the request.")
     if isinstance(error, OutOfFiles):
         context().files.free(error)
-    return respond(error, names_all=access.sees_all())
+    return respond(error, names_all=security.sees_all())
 
 
-def _check_read_only() -> None:
-    """Raise ReadOnly for an operation that writes, on a server that only reads."""
-    operation = requested_operation()
-    if context().settings.read_only and operation is not None and operation.writes:
-        raise ReadOnly("This server is read-only: it was started with --read-only.")
+def _end(response: Response) -> Response:
+    """Add the headers of every response; log and count the request.
 
-
-def _add_headers(response: Response) -> Response:
+    It is told by its route and never by what was sent with it, unless texts are asked for.
+    """
+    current, operation = context(), requested_operation()
     if response.status_code == 204:
         response.headers.pop("Content-Type", None)
-    browsers.harden(response)
-    browsers.add_cors(response)
+    security.add_headers(response, current.settings)
+    response.headers[REQUEST_ID] = g.id
+    seconds = time.perf_counter() - g.began
+    route = operation.path if operation is not None else str(request.url_rule or NO_ROUTE)
+    current.metrics.request(request.method, route, response.status_code, seconds)
+    fields: dict[str, Any] = {
+        "request": g.id,
+        "method": request.method[:20],
+        "route": route,  # as it is written in the API
+        "status": response.status_code,
+        "ms": round(seconds * 1000, 3),
+    }
+    if current.settings.log_texts:
+        fields["path"] = request.full_path.rstrip("?")
+        fields["body"] = g.get("body", "")
+    requests.info("request", extra={"fields": fields})
     return response

@@ -1,54 +1,139 @@
-"""The objects that every view may use: data, settings, jobs, keys and readiness."""
+"""Operations as they are declared, and the objects that every view may use."""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import cached_property
+from types import UnionType
+from typing import Any, Literal
 
 from flask import current_app, g, request
 
 from attend import Collection, Data
+from attend.api.base import Reply, Request
 from attend.core.errors import Conflict, OutOfFiles
+from attend.core.types import Json
 from attend_service.jobs import Jobs
+from attend_service.keys import KeyRing, Scope
+from attend_service.metrics import Metrics
 from attend_service.readiness import Readiness
-from attend_service.security.keys import KeyRing, Scope
 from attend_service.settings import ServerSettings
 
 log = logging.getLogger("attend")
 
 EXTENSION = "attend"
 
+CONVERTERS = {"id": "id:", "version": "int:", "job": "int:"}
+"""A document's id may be anything; versions and jobs are numbers."""
 
-class RequestedOperation(Protocol):
-    """The part of an `operations.Operation` that is needed before and after it runs."""
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes of a body that uploads nothing, such as a search."""
+
+View = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path.
+
+    Attributes:
+        path: as OpenAPI writes it, `/v1/collections/{collection}`.
+        body, query: the models of what is sent; the view gets them under these names.
+        bare: the field of the body that a bare list stands for.
+        single: whether one item may stand for a list of one.
+        arrow: whether the body may be documents in Arrow's format.
+        returns: what each successful status answers; None for nothing at all.
+        html: whether a browser gets a page instead.
+        example: a body that works.
+        also: statuses of problems besides those that follow from the rest.
+        scope: what a key must allow; open to anyone without one; if absent, read to look at
+            something and admin for the rest, so that what is forgotten stays closed.
+        reads: whether it changes nothing, though it needs more than the scope read.
+        media, upload: what is answered with 200, and what is sent, where it is no JSON.
+        body_limit: the largest body in bytes; the server's `max_body` if None, and of an upload
+            its `max_snapshot`.
+        patience: how many times the server's `deadline` it may take.
+        exact: whether `collection` in the path is a new name, or must be no alias.
+        checks_collections: whether the view itself keeps to the collections that a key
+            opens; otherwise what names no collection in its path is for keys to all.
+        to_all: whether it is for keys to all collections, though its path names one.
+    """
+
+    method: str
+    path: str
+    tag: str
+    view: View
+    returns: Mapping[int, type[Reply] | UnionType | None]
+    body: type[Request] | None = None
+    bare: str | None = None
+    single: bool = False
+    arrow: bool = False
+    query: type[Request] | None = None
+    html: bool = False
+    example: Json = None
+    also: tuple[int, ...] = ()
+    scope: Scope | Literal["open"] | None = None
+    checks_collections: bool = False
+    to_all: bool = False
+    reads: bool = False
+    media: str | None = None
+    upload: str | None = None
+    body_limit: int | None = MAX_BODY
+    patience: int = 1
+    exact: bool = False
+
+    @cached_property
+    def writes(self) -> bool:
+        return not self.reads and self.need not in ("open", "read")
 
     @property
-    def path(self) -> str: ...
+    def name(self) -> str:
+        return self.view.__name__
+
+    @cached_property
+    def need(self) -> Scope | Literal["open"]:
+        return self.scope or ("read" if self.method == "GET" else "admin")
 
     @property
-    def need(self) -> Scope | Literal["open"]: ...
+    def summary(self) -> str:
+        """The first line of the view's docstring; `description` is what follows it."""
+        return (self.view.__doc__ or "").strip().split("\n")[0]
 
     @property
-    def checks_collections(self) -> bool: ...
+    def description(self) -> str:
+        rest = (self.view.__doc__ or "").strip().split("\n")[1:]
+        return " ".join(line.strip() for line in rest if line.strip())
 
     @property
-    def to_all(self) -> bool: ...
+    def parameters(self) -> list[str]:
+        """Names in the path."""
+        return re.findall(r"{(\w+)}", self.path)
 
     @property
-    def writes(self) -> bool: ...
+    def rule(self) -> str:
+        """The path as Flask writes it."""
+        return re.sub(r"{(\w+)}", lambda m: f"<{CONVERTERS.get(m[1], '')}{m[1]}>", self.path)
 
     @property
-    def exact(self) -> bool: ...
-
-    @property
-    def body_limit(self) -> int | None: ...
-
-    @property
-    def upload(self) -> str | None: ...
+    def errors(self) -> tuple[int, ...]:
+        """The statuses of the problems that it may answer."""
+        possible = {500, *self.also} | (set() if self.need == "open" else {401, 403})
+        if self.body is not None or self.upload is not None:
+            possible |= {400, 413, 415, 422}
+        if self.query is not None or self.parameters:
+            possible |= {422}
+        if self.writes:
+            possible |= {507}
+        if self.query is not None:
+            possible |= {414, 431}
+        if "collection" in self.parameters or self.query is not None:
+            possible |= {404, 409, 503}
+        return tuple(sorted(possible))
 
 
 class Files:
@@ -81,7 +166,8 @@ class Context:
     readiness: Readiness
     jobs: Jobs
     keys: KeyRing
-    operations: Mapping[str, RequestedOperation]
+    metrics: Metrics
+    operations: Mapping[str, Operation]
     files: Files
 
 
@@ -115,7 +201,6 @@ def check_opened(names: Container[str], opened: Iterable[str]) -> None:
         )
 
 
-def requested_operation() -> RequestedOperation | None:
+def requested_operation() -> Operation | None:
     """Return the operation of the request; None for an unknown path."""
-    current: Context = current_app.extensions[EXTENSION]
-    return current.operations.get(request.endpoint or "")
+    return context().operations.get(request.endpoint or "")

@@ -21,7 +21,7 @@ from attend.learning import train
 from attend.write.build import Built, Mapped
 from attend.write.feedback import add_feedback
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
-from attend_service.pages.questions import FOREIGN, StartQuestion, store_questions
+from attend_service.pages import FOREIGN, StartQuestion, store_questions
 from attend_service.server import CannotServe, run
 from attend_service.settings import ServerSettings
 
@@ -127,18 +127,12 @@ def teach(collection: Collection) -> Mapping[str, Any] | None:
     """
     if len(collection.projections()) > 1:
         return None
-    judged = _judged_questions()
-    ids = {id for names in judged.values() for id in names}
-    present = set(collection.store.rows_of(sorted(ids)))
-    add_feedback(
-        collection,
-        [
-            {"query": query, "id": id, "source": "demo"}
-            for query, names in judged.items()
-            for id in names
-            if id in present
-        ],
-    )
+    judged = []
+    for line in QUESTIONS.read_text(encoding="utf-8").splitlines():
+        query, names = line.split("\t")
+        judged += [{"query": query, "id": id, "source": "demo"} for id in names.split()]
+    present = set(collection.store.rows_of(sorted({label["id"] for label in judged})))
+    add_feedback(collection, [label for label in judged if label["id"] in present])
     store_questions(collection, START)
     with tqdm(total=100, unit=" %", desc="Training", disable=None) as bar:
 
@@ -154,21 +148,11 @@ def teach(collection: Collection) -> Mapping[str, Any] | None:
     return report
 
 
-def _judged_questions() -> dict[str, list[str]]:
-    """Read the questions, each with its names."""
-    lines = QUESTIONS.read_text(encoding="utf-8").splitlines()
-    pairs = (line.split("\t") for line in lines)
-    return {query: names.split() for query, names in pairs}
-
-
 def _prepare_and_report(folder: Path, as_json: bool) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    data = Data(folder)
-    try:
+    with closing(Data(folder)) as data:
         done = prepare(data)
         documents = data.collection().store.counts()[0]
-    finally:
-        data.close()
     built, report = done or (None, {})
     if as_json:
         click.echo(json.dumps({"documents": documents} if built is None else asdict(built)))

@@ -14,9 +14,11 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attend.source import FieldMap, Row, Source
 
@@ -31,13 +33,8 @@ SAFE = frozenset(
 )
 """Named one by one: which modules are built into Python, deprecated ones too, differs by build."""
 
-IN_C = {
-    **{name: name for name in SAFE},
-    "_csv": "csv",
-    "_io": "io",
-    "_struct": "struct",
-    "posix": "os",
-}
+IN_C = {name: name for name in SAFE}
+IN_C |= {"_csv": "csv", "_io": "io", "_struct": "struct", "posix": "os"}
 """Modules written in C that are safe to import, and under which name people know them."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -65,17 +62,11 @@ class Docstring(NamedTuple):
         """Return it as a row: found by name, summary or text."""
         names = {"name": self.name, "module": self.module, "kind": self.kind}
         details = {"line": self.line, "signature": self.signature}
-        return Row(
-            self.name,
-            {
-                **names,
-                "summary": self.summary,
-                # A text of one line is its own summary, and needs no second key.
-                "text": self.text if "\n" in self.text else None,
-                "value": names,
-                **{name: detail for name, detail in details.items() if detail is not None},
-            },
-        )
+        details = {name: detail for name, detail in details.items() if detail is not None}
+        # A text of one line is its own summary, and needs no second key.
+        text = self.text if "\n" in self.text else None
+        fields = {**names, "summary": self.summary, "text": text, "value": names, **details}
+        return Row(self.name, fields)
 
 
 class StandardLibrary(Source):
@@ -92,54 +83,38 @@ class StandardLibrary(Source):
 
 
 def standard_library() -> list[Docstring]:
-    """Every public documented module, class, function and method, once each, by name."""
+    """Return every public documented module, class, function and method, once each, by name."""
     by_name: dict[str, Docstring] = {}
-    for path in _sources():
-        for docstring in _parsed(path):
-            by_name.setdefault(docstring.name, docstring)
-    for name, shown in IN_C.items():
-        for docstring in _imported(name, shown):
-            by_name.setdefault(docstring.name, docstring)
+    in_c = (docstring for name, shown in IN_C.items() for docstring in _imported(name, shown))
+    for docstring in chain(_sources(), in_c):
+        by_name.setdefault(docstring.name, docstring)
     return [by_name[name] for name in sorted(by_name)]
 
 
-def _sources() -> Iterator[Path]:
+def _sources() -> Iterator[Docstring]:
     root = Path(sysconfig.get_paths()["stdlib"])
-    for name in sorted(sys.stdlib_module_names):
-        if not _is_public(name):
-            continue
-        if (root / f"{name}.py").is_file():
-            yield root / f"{name}.py"
-        package = sorted((root / name).rglob("*.py"))
-        yield from (path for path in package if _is_shown(path.relative_to(root)))
+    for library in sorted(sys.stdlib_module_names):
+        for path in (root / f"{library}.py", *sorted((root / library).rglob("*.py"))):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            if all(map(_is_public, parts)) and path.is_file():
+                yield from _parsed(path, ".".join(parts), parts[0])
 
 
 def _is_public(name: str) -> bool:
     return not name.startswith("_") and name not in NOT_LIBRARY | NOT_FOR_MOST
 
 
-def _is_shown(path: Path) -> bool:
-    *folders, _ = path.parts
-    return all(map(_is_public, folders)) and (path.stem == "__init__" or _is_public(path.stem))
-
-
-def _parsed(path: Path) -> Iterator[Docstring]:
-    parts = path.relative_to(sysconfig.get_paths()["stdlib"]).with_suffix("").parts
-    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    tree = _tree(path)
-    if text := ast.get_docstring(tree):
-        yield Docstring(name, parts[0], "module", text, 1, None)
-    yield from _members(tree.body, name, parts[0], "function")
-
-
-def _tree(path: Path) -> ast.Module:
-    """The parsed source; an empty one if it is meant to be wrong, or for another Python."""
+def _parsed(path: Path, name: str, module: str) -> Iterator[Docstring]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
-            return ast.Module([], [])
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):  # meant to be wrong, or for another Python
+            return
+    if text := ast.get_docstring(tree):
+        yield Docstring(name, module, "module", text, 1, None)
+    yield from _members(tree.body, name, module, "function")
 
 
 def _members(body: Sequence[ast.stmt], prefix: str, module: str, kind: str) -> Iterator[Docstring]:
@@ -177,14 +152,11 @@ def _attributes(owner: ModuleType | type, prefix: str, module: str) -> Iterator[
             continue
         name = f"{prefix}.{attribute}"
         if isinstance(text, str) and text.strip():
+            signature = None
+            if not is_class:
+                with suppress(TypeError, ValueError):
+                    signature = str(inspect.signature(value))
             kind = "class" if is_class else inside
-            yield Docstring(name, module, kind, inspect.cleandoc(text), None, _signature(value))
+            yield Docstring(name, module, kind, inspect.cleandoc(text), None, signature)
         if is_class and not isinstance(owner, type):
             yield from _attributes(value, name, module)
-
-
-def _signature(value: Any) -> str | None:
-    try:
-        return None if inspect.isclass(value) else str(inspect.signature(value))
-    except (TypeError, ValueError):
-        return None

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
-from flask import Flask
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -30,8 +30,6 @@ from attend_service.jobs import Jobs, State
 from attend_service.readiness import Readiness
 
 log = logging.getLogger("attend")
-
-EXTENSION = "attend-metrics"
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 
@@ -69,25 +67,29 @@ BY_COLLECTION: Mapping[str, str] = {
 }
 
 
-class Metrics:
-    """The figures of one application: some are counted, some looked up at each reading."""
+class Metrics(Collector):
+    """The figures of one application: some are counted, some looked up at each reading.
+
+    Attributes:
+        queue: returns how many requests wait for a thread, and how many were refused so far.
+    """
 
     def __init__(self, data: Data, readiness: Readiness, jobs: Jobs) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter(
+        requests = Counter(
             "attend_requests",
             "Requests answered.",
             ["method", "route", "status"],
             registry=self._registry,
         )
-        self._seconds = Histogram(
+        seconds = Histogram(
             "attend_request_seconds",
             "From the first look at a request to its answer, without the wait for a thread.",
             ["route"],
             buckets=REQUEST_SECONDS,
             registry=self._registry,
         )
-        self._stages = Histogram(
+        stages = Histogram(
             "attend_stage_seconds",
             "Of a search, by its stages.",
             ["stage"],
@@ -95,12 +97,21 @@ class Metrics:
             registry=self._registry,
         )
         # Looked up once: there are few of each, and every search asks for several.
-        self._by_request = cache(self._requests.labels)
-        self._by_route = cache(self._seconds.labels)
-        self._by_stage = cache(self._stages.labels)
-        self.queue = QueueState(lambda: 0, lambda: 0)
-        self._own = _Own(data, self._registry)
-        self._state = _State(data, readiness, jobs)
+        self._by_request = cache(requests.labels)
+        self._by_route = cache(seconds.labels)
+        self._by_stage = cache(stages.labels)
+        self.queue: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._data = data
+        self._waiting = self._gauge("attend_queue_length", "Requests without a thread.")
+        self._entries = self._gauge("attend_cache_entries", "Embeddings kept.")
+        self._bytes = self._gauge("attend_cache_bytes", "What they take.")
+        self._refused = self._risen("attend_queue_refused", "Requests refused: 429.")
+        self._hits = self._risen("attend_cache_hits", "Texts found embedded.")
+        self._misses = self._risen("attend_cache_misses", "Texts to be embedded.")
+        self._readiness = readiness
+        self._jobs = jobs
+        # By collection: the change, and the documents and keys that were counted then.
+        self._counted: dict[Path, tuple[int, tuple[int, int]]] = {}
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered.
@@ -118,7 +129,14 @@ class Metrics:
 
     def report(self) -> None:
         """Write down this process's queue and cache, which other processes add to theirs."""
-        self._own.look(self.queue)
+        waiting, refused = self.queue()
+        cache = self._data.embeddings.usage()
+        self._waiting.set(waiting)
+        self._entries.set(cache.entries)
+        self._bytes.set(cache.size)
+        self._refused(refused)
+        self._hits(cache.hits)
+        self._misses(cache.misses)
 
     def text(self) -> bytes:
         """Return all figures: of this process now, of others as they reported them last."""
@@ -127,122 +145,41 @@ class Metrics:
         if IS_ONE_OF_SEVERAL:
             _living()
             MultiProcessCollector(answering)  # type: ignore[no-untyped-call]
-            answering.register(_Processes())
         else:
             answering.register(self._registry)
             ProcessCollector(registry=answering)
-        answering.register(self._state)
+        answering.register(self)
         return generate_latest(answering)
 
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self._registry, multiprocess_mode="livesum")
 
-def metrics_of(app: Flask) -> Metrics:
-    """Return the metrics of an application."""
-    metrics: Metrics = app.extensions[EXTENSION]
-    return metrics
+    def _risen(self, name: str, text: str) -> Callable[[int], None]:
+        """Make a counter; return a function that raises it to a count."""
+        counter = Counter(name, text, registry=self._registry)
+        lock, seen = threading.Lock(), 0
 
+        def rise(count: int) -> None:
+            nonlocal seen
+            with lock:
+                counter.inc(max(0, count - seen))
+                seen = count
 
-class QueueState(NamedTuple):
-    """Functions for the requests that wait for a thread, and those that were refused so far."""
-
-    waiting: Callable[[], int]
-    refused: Callable[[], int]
-
-
-class _Own:
-    """A process's queue and cache. Of several processes each has its own: `/metrics` adds up."""
-
-    def __init__(self, data: Data, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, registry=registry, multiprocess_mode="livesum")
-
-        self._data = data
-        self._waiting = gauge("attend_queue_length", "Requests without a thread.")
-        self._entries = gauge("attend_cache_entries", "Embeddings kept.")
-        self._bytes = gauge("attend_cache_bytes", "What they take.")
-        self._refused = _Risen("attend_queue_refused", "Requests refused: 429.", registry)
-        self._hits = _Risen("attend_cache_hits", "Texts found embedded.", registry)
-        self._misses = _Risen("attend_cache_misses", "Texts to be embedded.", registry)
-
-    def look(self, queue: QueueState) -> None:
-        self._waiting.set(queue.waiting())
-        self._refused.to(queue.refused())
-        cache = self._data.embeddings.usage()
-        self._entries.set(cache.entries)
-        self._bytes.set(cache.size)
-        self._hits.to(cache.hits)
-        self._misses.to(cache.misses)
-
-
-class _Risen:
-    """A counter that follows another one."""
-
-    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
-        self._counter = Counter(name, text, registry=registry)
-        self._seen = 0
-        self._lock = threading.Lock()
-
-    def to(self, count: int) -> None:
-        with self._lock:
-            self._counter.inc(max(0, count - self._seen))
-            self._seen = count
-
-
-class _Processes(Collector):
-    """The system's figures of the worker processes, added up, and their number."""
+        return rise
 
     def collect(self) -> Iterator[Metric]:
-        alive = [_figures_of(pid) for pid in _living()]
-        yield GaugeMetricFamily("attend_processes", "That serve side by side.", len(alive))
-        families = [family for figures in alive for family in figures if family.name in ADDED]
-        for name, group in groupby(sorted(families, key=attrgetter("name")), attrgetter("name")):
-            same = list(group)
-            total = sum(sample.value for metric in same for sample in metric.samples)
-            kind = CounterMetricFamily if same[0].type == "counter" else GaugeMetricFamily
-            yield kind(name, same[0].documentation, total)
-
-
-def _living() -> list[int]:
-    """Return the ids of the worker processes; remove the gauges of those that ended."""
-    alive = []
-    for path in Path(os.environ[SEVERAL]).glob("gauge_livesum_*.db"):
-        pid = int(path.stem.split("_")[-1])
-        try:
-            os.kill(pid, 0)
-            alive.append(pid)
-        except ProcessLookupError:
-            path.unlink(missing_ok=True)
-    return alive
-
-
-def _figures_of(pid: int) -> list[Metric]:
-    return list(ProcessCollector(pid=lambda: pid, registry=None).collect())
-
-
-class _State(Collector):
-    """The figures that are looked up at each reading, and are the same for every process."""
-
-    def __init__(self, data: Data, readiness: Readiness, jobs: Jobs) -> None:
-        self._data = data
-        self._readiness = readiness
-        self._jobs = jobs
-        self._counts = _Counts()
-
-    def collect(self) -> Iterator[Metric]:
-        ready = float(self._readiness.now().state == "ready")
+        """Yield the figures that are looked up at each reading, the same for every process."""
+        if IS_ONE_OF_SEVERAL:
+            yield from _processes()
+        ready = float(self._readiness.state == "ready")
         yield GaugeMetricFamily("attend_ready", "Whether requests should be sent here.", ready)
-        yield from self._job_states()
-        yield from self._collections()
-
-    def _job_states(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily("attend_jobs", "Jobs remembered.", labels=["state"])
-        try:
+        with suppress(AttendError):  # a server that stops, or only reads, has none to tell of
             states = Tally(job.state for job in self._jobs.all())
-        # A server that stops, or only reads, has none to tell of.
-        except AttendError:
-            return
-        for state in JOB_STATES:
-            family.add_metric([state], states.get(state, 0))
-        yield family
+            family = GaugeMetricFamily("attend_jobs", "Jobs remembered.", labels=["state"])
+            for state in JOB_STATES:
+                family.add_metric([state], states[state])
+            yield family
+        yield from self._collections()
 
     def _collections(self) -> Iterator[Metric]:
         try:
@@ -274,59 +211,59 @@ class _State(Collector):
     def _figures(self, collection: Collection) -> dict[str, float]:
         view = collection.views.current()
         stats = view.index_stats
-        documents, keys = self._counts.of(collection, view.change)
         folder = collection.folder
+        change, counts = self._counted.get(folder, (None, (0, 0)))
+        if change != view.change:
+            counts = collection.store.counts()
+            self._counted[folder] = view.change, counts
+        published = [_stat(path) for path in folder.glob("keys/*/current")]
         return {
-            "attend_documents": documents,
-            "attend_keys": keys,
+            "attend_documents": counts[0],
+            "attend_keys": counts[1],
             "attend_generation": view.change,
             "attend_projection": view.version.number,
             "attend_index_generation": view.keys.generation,
             "attend_index_keys": float(str(stats["keys"])),
             "attend_index_fresh_keys": float(str(stats["fresh"])),
-            "attend_index_bytes": _bytes(folder / "keys"),
-            "attend_database_bytes": sum(map(_size, folder.glob("documents.db*"))),
-            "attend_last_merge_timestamp_seconds": _last_merge(folder),
+            "attend_index_bytes": sum(_stat(path)[0] for path in (folder / "keys").rglob("*")),
+            "attend_database_bytes": sum(_stat(path)[0] for path in folder.glob("documents.db*")),
+            "attend_last_merge_timestamp_seconds": max((time for _, time in published), default=0),
             "attend_index_exact": int(view.keys.promises() == 1),
             "attend_recall_estimate": view.keys.promises(),
         }
 
 
-class _Counts:
-    """Documents and keys of each collection, counted again only after a change."""
-
-    def __init__(self) -> None:
-        self._counted: dict[Path, tuple[int, tuple[int, int]]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, collection: Collection, change: int) -> tuple[int, int]:
-        with self._lock:
-            counted = self._counted.get(collection.folder)
-        if counted is not None and counted[0] == change:
-            return counted[1]
-        counts = collection.store.counts()
-        with self._lock:
-            self._counted[collection.folder] = change, counts
-        return counts
+def _processes() -> Iterator[Metric]:
+    """Yield the system's figures of the worker processes, added up, and their number."""
+    alive = _living()
+    yield GaugeMetricFamily("attend_processes", "That serve side by side.", len(alive))
+    collectors = [ProcessCollector(pid=partial(int, pid), registry=None) for pid in alive]
+    collected = (family for collector in collectors for family in collector.collect())
+    families = [family for family in collected if family.name in ADDED]
+    for name, group in groupby(sorted(families, key=attrgetter("name")), attrgetter("name")):
+        same = list(group)
+        total = sum(sample.value for metric in same for sample in metric.samples)
+        kind = CounterMetricFamily if same[0].type == "counter" else GaugeMetricFamily
+        yield kind(name, same[0].documentation, total)
 
 
-def _bytes(folder: Path) -> int:
-    return sum(_size(path) for path in folder.rglob("*"))
-
-
-def _size(path: Path) -> int:
-    """0 for what a merge has just swept away, and for folders."""
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except OSError:
-        return 0
-
-
-def _last_merge(folder: Path) -> float:
-    times = []
-    for path in folder.glob("keys/*/current"):
+def _living() -> list[int]:
+    """Return the ids of the worker processes; remove the gauges of those that ended."""
+    alive = []
+    for path in Path(os.environ[SEVERAL]).glob("gauge_livesum_*.db"):
+        pid = int(path.stem.split("_")[-1])
         try:
-            times.append(path.stat().st_mtime)
-        except OSError:
-            continue
-    return max(times, default=0.0)
+            os.kill(pid, 0)
+            alive.append(pid)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+    return alive
+
+
+def _stat(path: Path) -> tuple[int, float]:
+    """Return the size of a file and when it was written; 0 for folders and what is swept away."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0.0
+    return (status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else (0, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, get_args
 
@@ -10,38 +10,24 @@ from pydantic import TypeAdapter
 
 from attend import __version__
 from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
-from attend_service.bodies import ARROW, structured
-from attend_service.operations import Operation
-from attend_service.problems import KINDS, ProblemDetails
-from attend_service.replies import HTML, JSON, PROBLEM, TAR
+from attend_service.context import Operation
+from attend_service.operations import ARROW, structured
+from attend_service.replies import HTML, JSON, KINDS, PROBLEM, TAR, Kind, ProblemDetails
 
 SCHEMAS = "#/components/schemas/"
+NAME = {"type": "string", "pattern": NAME_PATTERN}
+NUMBER = {"type": "integer", "minimum": 0, "maximum": MAX_ROW}
+ID = {"type": "string", "minLength": 1}
 PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "collection": {
-        "description": "The name of a collection.",
-        "schema": {"type": "string", "pattern": NAME_PATTERN},
-        "example": "books",
-    },
-    "alias": {
-        "description": "Another name of a collection.",
-        "schema": {"type": "string", "pattern": NAME_PATTERN},
-        "example": "shelf",
-    },
+    "collection": {"description": "The name of a collection.", "schema": NAME, "example": "books"},
+    "alias": {"description": "Another name of a collection.", "schema": NAME, "example": "shelf"},
     "id": {
         "description": "The id of a document; it may contain slashes.",
-        "schema": {"type": "string", "minLength": 1},
+        "schema": ID,
         "example": "moby-dick",
     },
-    "version": {
-        "description": "The version of a projection.",
-        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_ROW},
-        "example": 1,
-    },
-    "job": {
-        "description": "The number of a job.",
-        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_ROW},
-        "example": 1,
-    },
+    "version": {"description": "The version of a projection.", "schema": NUMBER, "example": 1},
+    "job": {"description": "The number of a job.", "schema": NUMBER, "example": 1},
 }
 BINARY = {"type": "string", "format": "binary"}
 MEANINGS = {
@@ -56,19 +42,9 @@ SECURITY = {
     "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
 }
 HEADERS = {
-    401: {
-        "WWW-Authenticate": {
-            "description": "The way to send a key.",
-            "schema": {"type": "string"},
-        }
-    },
-    202: {"Location": {"description": "The job's address.", "schema": {"type": "string"}}},
-    429: {
-        "Retry-After": {
-            "description": "Seconds after which to retry.",
-            "schema": {"type": "integer"},
-        }
-    },
+    401: ("WWW-Authenticate", "The way to send a key.", "string"),
+    202: ("Location", "The job's address.", "string"),
+    429: ("Retry-After", "Seconds after which to retry.", "integer"),
 }
 
 
@@ -78,6 +54,14 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     listed = list(operations)
     for operation in listed:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    models: dict[Any, None] = {ProblemDetails: None}
+    for operation in listed:
+        used = (operation.body, operation.query, *operation.returns.values())
+        models |= dict.fromkeys(model for model in used if model is not None)
+    _, schemas = TypeAdapter.json_schemas(
+        [(model, "validation", TypeAdapter(model)) for model in models],
+        ref_template=SCHEMAS + "{model}",
+    )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -89,8 +73,8 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in listed)],
         "paths": paths,
         "components": {
-            "schemas": _schemas(listed),
-            "responses": _problems(),
+            "schemas": dict(schemas["$defs"]),
+            "responses": {kind.slug: _problem(kind) for kind in KINDS},
             "securitySchemes": SECURITY,
         },
         # The first: a server without keys asks for none.
@@ -106,65 +90,52 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if operation.description:
         described["description"] = operation.description
-    parameters = [_path_parameter(name) for name in operation.parameters]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, **PATH_PARAMETERS[name]}
+        for name in operation.parameters
+    ]
     if operation.query is not None:
-        parameters += _query_parameters(operation.query)
+        for name, schema in _fields(operation.query).items():
+            shown = {key: schema[key] for key in ("description",) if key in schema}
+            # OpenAPI's way to say that a parameter's text is JSON.
+            as_json = name in structured(operation.query)
+            kind = {"content": {JSON: {"schema": schema}}} if as_json else {"schema": schema}
+            parameters.append({"name": name, "in": "query", **shown, **kind})
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
-        described["requestBody"] = _body(operation)
+        described["requestBody"] = _body(operation, operation.body)
     elif operation.upload is not None:
         content: dict[str, Any] = {operation.upload: {"schema": BINARY}}
         described["requestBody"] = {"required": True, "content": content}
-    described["responses"] = _responses(operation)
+    responses: dict[str, Any] = {
+        str(status): _response(status, model, operation)
+        for status, model in operation.returns.items()
+    }
+    for status in {*operation.errors} - {*operation.returns}:
+        slug = next(kind.slug for kind in KINDS if kind.status == status)
+        responses[str(status)] = {"$ref": f"#/components/responses/{slug}"}
+    described["responses"] = dict(sorted(responses.items()))
     if operation.need == "open":
-        described["security"] = []
-    else:
-        described["x-scope"] = operation.need
-    return described
+        return {**described, "security": []}
+    return {**described, "x-scope": operation.need}
 
 
-def _path_parameter(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, **PATH_PARAMETERS[name]}
+def _fields(model: type[Request]) -> dict[str, Any]:
+    fields: dict[str, Any] = model.model_json_schema(ref_template=SCHEMAS + "{model}")["properties"]
+    return fields
 
 
-def _query_parameters(model: type[Request]) -> list[dict[str, Any]]:
-    schemas = model.model_json_schema(ref_template=SCHEMAS + "{model}")["properties"]
-    parameters = []
-    for name, schema in schemas.items():
-        shown: dict[str, Any] = {"name": name, "in": "query"}
-        if "description" in schema:
-            shown["description"] = schema["description"]
-        # OpenAPI's way to say that a parameter's text is JSON.
-        as_json = name in structured(model)
-        shown |= {"content": {JSON: {"schema": schema}}} if as_json else {"schema": schema}
-        parameters.append(shown)
-    return parameters
-
-
-def _body(operation: Operation) -> dict[str, Any]:
-    assert operation.body is not None
-    schema: dict[str, Any] = _reference(operation.body)
+def _body(operation: Operation, model: type[Request]) -> dict[str, Any]:
+    schema: dict[str, Any] = _reference(model)
     if operation.bare is not None:
-        fields = operation.body.model_json_schema(ref_template=SCHEMAS + "{model}")["properties"]
-        listed = fields[operation.bare]
+        listed = _fields(model)[operation.bare]
         schema = {"anyOf": [schema, listed, *([listed["items"]] if operation.single else [])]}
     content: dict[str, Any] = {"schema": schema}
     if operation.example is not None:
         content["example"] = operation.example
-    media = {JSON: content}
-    if operation.arrow:
-        media[ARROW] = {"schema": BINARY}
+    media = {JSON: content, **({ARROW: {"schema": BINARY}} if operation.arrow else {})}
     return {"required": True, "content": media}
-
-
-def _responses(operation: Operation) -> dict[str, Any]:
-    responses = {
-        str(status): _response(status, model, operation)
-        for status, model in operation.returns.items()
-    }
-    problems = {str(status): _problem_reference(status) for status in operation.errors}
-    return dict(sorted((problems | responses).items()))
 
 
 def _response(
@@ -178,53 +149,29 @@ def _response(
         content[operation.media or JSON] = {"schema": BINARY if operation.media == TAR else schema}
     if operation.html:
         content[HTML] = {"schema": {"type": "string"}}
-    described: dict[str, Any] = {"description": MEANINGS[status], **_headers(status)}
+    return _described(status, MEANINGS[status], content)
+
+
+def _described(status: int, meaning: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": meaning}
+    if status in HEADERS:
+        name, description, kind = HEADERS[status]
+        described["headers"] = {name: {"description": description, "schema": {"type": kind}}}
     return described | ({"content": content} if content else {})
 
 
-def _problem_reference(status: int) -> dict[str, str]:
-    slug = next(kind.slug for kind in KINDS if kind.status == status)
-    return {"$ref": f"#/components/responses/{slug}"}
-
-
-def _problems() -> dict[str, Any]:
-    """A response for each kind of problem, with an example."""
-    return {
-        kind.slug: {
-            "description": f"{kind.title}.",
-            **_headers(kind.status),
-            "content": {
-                PROBLEM: {
-                    "schema": _reference(ProblemDetails),
-                    "example": {
-                        "type": kind.type,
-                        "title": kind.title,
-                        "status": kind.status,
-                        "detail": "A sentence that names the wrong value and the remedy.",
-                        "instance": "/v1/collections/books",
-                    },
-                }
-            },
-        }
-        for kind in KINDS
+def _problem(kind: Kind) -> dict[str, Any]:
+    """Return the response of a kind of problem, with an example."""
+    detail = "A sentence that names the wrong value and the remedy."
+    example = {
+        "type": kind.type,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": detail,
+        "instance": "/v1/collections/books",
     }
-
-
-def _headers(status: int) -> dict[str, Any]:
-    return {"headers": HEADERS[status]} if status in HEADERS else {}
-
-
-def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
-    models: dict[Any, None] = {ProblemDetails: None}
-    for operation in operations:
-        sent = [operation.body, operation.query]
-        answered = operation.returns.values()
-        models |= dict.fromkeys(model for model in (*sent, *answered) if model is not None)
-    _, schemas = TypeAdapter.json_schemas(
-        [(model, "validation", TypeAdapter(model)) for model in models],
-        ref_template=SCHEMAS + "{model}",
-    )
-    return dict(schemas["$defs"])
+    content = {PROBLEM: {"schema": _reference(ProblemDetails), "example": example}}
+    return _described(kind.status, f"{kind.title}.", content)
 
 
 def _reference(model: type | UnionType) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from attend import Data
 from attend.core.errors import OutOfFiles, Unavailable
@@ -21,28 +21,21 @@ PAUSE_SECONDS = 0.5
 """The wait before an engine that did not answer is called again."""
 
 
-class Ready(NamedTuple):
-    """`failed` maps a collection that could not be opened to the class of the error."""
-
-    state: State
-    failed: Mapping[str, str]
-
-
 class Readiness:
-    """warming → ready → draining; the last is final."""
+    """warming → ready → draining; the last is final.
+
+    Attributes:
+        failed: maps a collection that could not be opened to the class of the error.
+    """
 
     def __init__(self, *, warm: bool = False) -> None:
-        self._state: State = "ready" if warm else "warming"
-        self._failed: dict[str, str] = {}
+        self.state: State = "ready" if warm else "warming"
+        self.failed: Mapping[str, str] = {}
         self._lock = threading.Lock()
-
-    def now(self) -> Ready:
-        with self._lock:
-            return Ready(self._state, dict(self._failed))
 
     def drain(self) -> None:
         with self._lock:
-            self._state = "draining"
+            self.state = "draining"
 
     def warm(self, data: Data) -> None:
         """Open every collection and load their encoders, before a request needs them.
@@ -50,7 +43,7 @@ class Readiness:
         Where they have more files than the process may open, each is opened as it is used.
         """
         for name in self._patiently(data.names) or ():
-            if self.now().state == "draining":
+            if self.state == "draining":
                 return
             try:
                 self._patiently(partial(_open, data, name))
@@ -61,15 +54,14 @@ class Readiness:
             # Whatever is wrong with one collection, the others can be served.
             except Exception as error:
                 log.warning("The collection %r could not be opened: %s", name, error)
-                with self._lock:
-                    self._failed[name] = type(error).__name__
+                self.failed = {**self.failed, name: type(error).__name__}
         with self._lock:
-            if self._state == "warming":
-                self._state = "ready"
+            if self.state == "warming":
+                self.state = "ready"
 
     def _patiently(self, call: Callable[[], Result]) -> Result | None:
         """Call an engine until it answers; return None where the server stops first."""
-        while self.now().state != "draining":
+        while self.state != "draining":
             try:
                 return call()
             except OutOfFiles:

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import click
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -32,11 +31,6 @@ MEBIBYTE = 1024 * 1024
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-def _listed(value: Any) -> Any:
-    """Split the words of an environment variable."""
-    return value.split() if isinstance(value, str) else value
-
-
 def check_origin(origin: str) -> str:
     """Return an origin. Raises ValueError for anything else, such as `*`."""
     if not re.fullmatch(r"https?://(\[[0-9a-f:]+\]|[a-z0-9.-]+)(:\d{1,5})?", origin):
@@ -47,10 +41,10 @@ def check_origin(origin: str) -> str:
     return origin
 
 
-Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-Origins = Annotated[
-    tuple[Annotated[str, AfterValidator(check_origin)], ...], NoDecode, BeforeValidator(_listed)
-]
+# An environment variable has words.
+_split = BeforeValidator(lambda value: value.split() if isinstance(value, str) else value)
+Words = Annotated[tuple[str, ...], NoDecode, _split]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(check_origin)], ...], NoDecode, _split]
 
 
 class ServerSettings(BaseModel):
@@ -177,15 +171,16 @@ def read_settings(flags: Mapping[str, Any]) -> tuple[ServerSettings, dict[str, s
     """Return the effective settings, and where each comes from.
 
     Args:
-        flags: the settings that the command line has, by field.
+        flags: the settings of the command line, by field; None and () for those that it has not.
 
     Raises:
         click.UsageError: a value is wrong, wherever it comes from.
     """
+    flags = {name: value for name, value in flags.items() if value not in (None, ())}
     environment = EnvSettingsSource(_Sourced)()
     path = flags.get("config") or environment.get("config")
     file = {} if path is None else _read_file(Path(path))
-    values = file | environment | dict(flags)
+    values = file | environment | flags
     sources = dict.fromkeys(ServerSettings.model_fields, "default")
     sources |= dict.fromkeys(file, f"file {path}")
     sources |= {name: f"environment {variable_of(name)}" for name in environment}
@@ -210,40 +205,30 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise click.UsageError(f"{path} cannot be read as TOML: {error}.") from None
     if not path.is_file():
         raise click.UsageError(f"There is no file {path}; see --config.")
-    fields = {
-        name.replace("_", "-"): field
-        for name, field in ServerSettings.model_fields.items()
-        if name != "config"
-    }
+    names = [name.replace("_", "-") for name in ServerSettings.model_fields if name != "config"]
     settings: dict[str, Any] = {}
     for written, value in content.items():
         name = written.replace("_", "-")
-        if name not in fields:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            meant = f"; did you mean {close[0]!r}?" if close else "."
             raise click.UsageError(
-                f"{path} has the unknown setting {written!r}{_meant(name, fields)} The settings "
-                f"are {', '.join(fields)}."
+                f"{path} has the unknown setting {written!r}{meant} The settings are "
+                f"{', '.join(names)}."
             )
-        if name.replace("-", "_") in settings:
+        field = name.replace("-", "_")
+        if field in settings:
             raise click.UsageError(f"{path} has the setting {name!r} twice; give it once.")
-        _check_type(path, written, value, fields[name])
-        settings[name.replace("-", "_")] = value
+        # Not the texts that an environment variable may have: 'yes' for true, one for a list.
+        kind, expected = {bool: (bool, "true or false"), tuple: (list, "a list")}.get(
+            type(ServerSettings.model_fields[field].default), ((str, int, float), "one value")
+        )
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise click.UsageError(
+                f"{path} has {value!r} for {written!r}, but {expected} was expected."
+            )
+        settings[field] = value
     return settings
-
-
-def _meant(name: str, fields: Mapping[str, FieldInfo]) -> str:
-    """Return the setting that an unknown name seems to mean, as a part of a sentence."""
-    close = difflib.get_close_matches(name, fields, 1)
-    return f"; did you mean {close[0]!r}?" if close else "."
-
-
-def _check_type(path: Path, name: str, value: Any, field: FieldInfo) -> None:
-    """Refuse the texts that an environment variable may have: 'yes' for true, one for a list."""
-    kind, expected = {
-        bool: (bool, "true or false"),
-        tuple: (list, "a list"),
-    }.get(type(field.default), ((str, int, float), "one value"))
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise click.UsageError(f"{path} has {value!r} for {name!r}, but {expected} was expected.")
 
 
 def with_settings(command: Command) -> Command:
@@ -253,23 +238,25 @@ def with_settings(command: Command) -> Command:
         if name == "allow_remote_without_keys":
             names.append("--allow-remote")  # its older name
         choices = get_args(field.annotation) if field.default in ("text", "info") else ()
-        option = click.option(
+        kind = str(field.annotation)
+        metavar = "PATH" if "Path" in kind else "TEXT"
+        if "int" in kind or "float" in kind:
+            metavar = "NUMBER"
+        is_several, is_flag = field.default == (), field.annotation is bool
+        description = " ".join(str(field.description).split())
+        repeated = " May be repeated." if is_several else ""
+        default = "" if field.default in (None, (), False) else f"; default: {field.default}"
+        command = click.option(
             *names,
             name,
             default=None,
-            is_flag=field.annotation is bool,
-            multiple=field.default == (),
+            is_flag=is_flag,
+            multiple=is_several,
             type=click.Choice(choices) if choices else None,
-            metavar=None if choices or field.annotation is bool else _metavar(field),
-            help=_help(name, field),
-        )
-        command = option(command)
+            metavar=None if choices or is_flag else metavar,
+            help=f"{description}{repeated}  [env var: {variable_of(name)}{default}]",
+        )(command)
     return command
-
-
-def given_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the command line has."""
-    return {name: value for name, value in parameters.items() if value not in (None, ())}
 
 
 def flag_of(name: str) -> str:
@@ -283,15 +270,3 @@ def variable_of(name: str) -> str:
 def is_loopback(address: str) -> bool:
     """Return whether only this machine can reach an address."""
     return ipaddress.ip_address(address).is_loopback
-
-
-def _metavar(field: FieldInfo) -> str:
-    kind = str(field.annotation)
-    return "NUMBER" if "int" in kind or "float" in kind else "PATH" if "Path" in kind else "TEXT"
-
-
-def _help(name: str, field: FieldInfo) -> str:
-    description = " ".join(str(field.description).split())
-    repeated = " May be repeated." if field.default == () else ""
-    default = "" if field.default in (None, (), False) else f"; default: {field.default}"
-    return f"{description}{repeated}  [env var: {variable_of(name)}{default}]"

@@ -19,15 +19,16 @@ from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 
-from attend_service.gateway import Gateway, Patience
-from attend_service.sockets import limit_sending
-from attend_service.worker import end_process
+from attend_service.gateway import Gateway
+from attend_service.server import end_process
+from attend_service.settings import MEBIBYTE, ServerSettings
+from attend_service.wsgi import limit_sending
 
 LIMIT = 30.0
 """Seconds that anything here may take on a busy machine."""
 
 THREADS, QUEUE = 2, 3
-MAX_BODY = 1_000_000
+MAX_BODY = MEBIBYTE
 HEADER_SECONDS, REQUEST_SECONDS, IDLE_SECONDS = 1.0, 2.0, 1.0
 ANSWER_SECONDS = float(os.environ.get("ANSWER_SECONDS", "60"))
 
@@ -76,11 +77,10 @@ class StoppingGateway(Gateway):
 
 gateway = StoppingGateway(
     Application(),
-    threads=THREADS,
-    queue=QUEUE,
-    max_body=MAX_BODY,
-    body_limit=lambda environ: MAX_BODY,
-    patience=Patience(REQUEST_SECONDS, IDLE_SECONDS, ANSWER_SECONDS),
+    ServerSettings(threads=THREADS, queue=QUEUE, max_body=1, deadline=ANSWER_SECONDS),
+    lambda environ: MAX_BODY,
+    body_seconds=REQUEST_SECONDS,
+    idle_seconds=IDLE_SECONDS,
 )
 
 if __name__ == "__main__":

@@ -358,8 +358,8 @@ def test_what_cannot_be_warmed_is_named_and_the_rest_served(data: Data) -> None:
     (broken / "documents.db").write_bytes(b"no database" * 100)
     readiness = Readiness()
     readiness.warm(data)
-    assert readiness.now().state == "ready"
-    assert list(readiness.now().failed) == ["broken"]
+    assert readiness.state == "ready"
+    assert list(readiness.failed) == ["broken"]
 
 
 def test_request_id_is_given_or_kept(app: Flask) -> None:

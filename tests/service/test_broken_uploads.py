@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from attend import Data
-from attend_service.bodies import ARROW
-from attend_service.security.keys import KeyFile
-from attend_service.security.limits import FREE_CHUNKS
+from attend_service.keys import KeyFile
+from attend_service.operations import ARROW
+from attend_service.security import FREE_CHUNKS
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 
 BOOKS = "/v1/collections/books"

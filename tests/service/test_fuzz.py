@@ -17,8 +17,8 @@ from flask.testing import FlaskClient
 
 from attend import Data
 from attend_service.app import create_app
+from attend_service.context import Operation
 from attend_service.jobs import Jobs
-from attend_service.operations import Operation
 from attend_service.routes import all_operations
 from attend_service.settings import ServerSettings
 from tests.service.conftest import BOOKS, MAX_BODY

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from attend import Data
-from attend_service.sockets import HEALTH_CONNECTIONS
+from attend_service.wsgi import HEALTH_CONNECTIONS
 from tests import warm
 from tests.service.test_gateway import post, started, until
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready

@@ -19,11 +19,10 @@ from attend.api.search import AcrossRequest
 from attend.encoder import DEFAULT
 from attend_service import operations
 from attend_service.app import create_app
-from attend_service.context import Context, context
+from attend_service.context import Context, Operation, context
 from attend_service.jobs import Jobs
-from attend_service.operations import Operation
+from attend_service.keys import KeyFile
 from attend_service.routes import all_operations, learning
-from attend_service.security.keys import KeyFile
 from attend_service.settings import ServerSettings
 from tests.service.test_gateway import until
 from tests.service.test_server import running, wait_until_ready
@@ -44,7 +43,7 @@ def test_no_switched_alias_leads_a_key_to_another_collection(tmp_path: Path) -> 
             document = {"id": "one", "vector": [1, 0, 0], "payload": {"owner": name}}
             data.create(name, dimension=3).upsert([document])
         data.set_alias("current", "mine")
-    key = KeyFile(tmp_path).add(scope="admin", collections=["mine"]).text
+    key = KeyFile(tmp_path).add(scope="admin", collections=["mine"])[1]
     stopped = threading.Event()
     with running(tmp_path, "--require-keys") as server:
         wait_until_ready(server)
@@ -88,7 +87,7 @@ def test_an_alias_in_the_place_of_a_collection_is_not_followed(
     """The collection is dropped between the check of the key and the view."""
     for name in ("mine", "theirs"):
         data.create(name, dimension=3).upsert([{"id": name, "vector": [1, 0, 0]}])
-    key = KeyFile(data.folder).add(scope="admin", collections=["mine"]).text
+    key = KeyFile(data.folder).add(scope="admin", collections=["mine"])[1]
     app = create_app(data)
 
     def replace() -> Context:
@@ -120,7 +119,7 @@ def test_a_training_is_of_the_collection_that_its_alias_stood_for_at_first(
     for name in ("mine", "theirs"):
         data.create(name, dimension=3).upsert([{"id": name, "vector": [1, 0, 0]}])
     data.set_alias("current", "mine")
-    monkeypatch.setattr(learning, "_check_material", lambda *_: data.set_alias("current", "theirs"))
+    monkeypatch.setattr(learning, "check_material", lambda *_: data.set_alias("current", "theirs"))
     trained: list[str] = []
     jobs = Jobs(data, lambda collection, **_: trained.append(collection.name) or {})
     client = create_app(data, jobs=jobs).test_client()

@@ -25,9 +25,10 @@ from attend.api.search import (
     MAX_BATCH_PARTS,
 )
 from attend.core.deadline import deadline
-from attend_service.operations import WORKING_SHARE, Operation
-from attend_service.security.keys import KeyFile
-from attend_service.security.limits import MAX_BATCH_BODY, MAX_BODY
+from attend_service.context import MAX_BODY, Operation
+from attend_service.keys import KeyFile
+from attend_service.operations import WORKING_SHARE, call
+from attend_service.security import MAX_BATCH_BODY
 from tests.service.test_hostile_connections import memory
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 from tests.workers import workers_of
@@ -172,7 +173,7 @@ def test_an_operation_may_take_several_deadlines(client: FlaskClient, patience: 
 
     left: list[float] = []
     with client.application.test_request_context("/"):
-        Operation("GET", "/", "", show, {204: None}, patience=patience).call()
+        call(Operation("GET", "/", "", show, {204: None}, patience=patience))
     assert left[0] == pytest.approx(WORKING_SHARE * patience * 60, abs=5)
 
 

@@ -23,8 +23,8 @@ from attend.core.errors import Damaged
 from attend.exchange import backup
 from attend.store.checks import expected_schema
 from attend_service.app import create_app
+from attend_service.keys import KeyFile
 from attend_service.routes.server import MAX_SNAPSHOTS
-from attend_service.security.keys import KeyFile
 from tests.service.conftest import LIMIT
 from tests.service.test_security_server import served
 from tests.snapshots import BOOKS, Member, changed, header, packed, repacked, rows, run, unpacked
@@ -399,7 +399,7 @@ def test_restoring_takes_a_key_to_all_collections(
 ) -> None:
     keys = KeyFile(data.folder)
     for collections, status in ((["copy"], 403), (["copy", "books"], 403), ([], 201)):
-        key = keys.add(scope="admin", collections=collections).text
+        key = keys.add(scope="admin", collections=collections)[1]
         client.application.config["MAX_CONTENT_LENGTH"] = ALLOWED
         answer = client.put(
             COPY, data=server.snapshot, content_type=TAR, headers={"X-Api-Key": key}

@@ -16,8 +16,7 @@ import pytest
 
 from attend import Data
 from attend.core.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
-from attend_service.jobs import Job, Jobs, QueueFull, State, UnknownJob
-from attend_service.jobs.store import FINISHED_LIMIT, JobStore
+from attend_service.jobs import FINISHED_LIMIT, Job, Jobs, JobStore, QueueFull, State, UnknownJob
 from tests import warm
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_server import Server

@@ -15,7 +15,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from attend import Data
-from attend_service.security import memory as limits
+from attend_service import operations as limits
 from tests.service.test_hostile_connections import connect, memory, with_few_files
 from tests.service.test_server import LIMIT, Server, wait_until_ready
 from tests.workers import workers_of

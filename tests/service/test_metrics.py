@@ -12,8 +12,8 @@ from attend import Data
 from attend.core.coalesce import listen, tell
 from attend_service import metrics
 from attend_service.app import create_app
+from attend_service.context import EXTENSION
 from attend_service.jobs import Jobs
-from attend_service.metrics import QueueState, metrics_of
 from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings
 
@@ -88,8 +88,8 @@ def test_jobs_by_state(books: FlaskClient) -> None:
 
 
 def test_the_queue_and_the_stages(books: FlaskClient, app: Any) -> None:
-    own = metrics_of(app)
-    own.queue = QueueState(lambda: 7, lambda: 3)
+    own = app.extensions[EXTENSION].metrics
+    own.queue = lambda: (7, 3)
     assert value(books, "attend_queue_length") == 7
     assert value(books, "attend_queue_refused_total") == 3
     stop = listen(own.stages)

@@ -15,9 +15,9 @@ from attend import Data
 from attend.api.answers import ValueAnswer
 from attend.projection import identity
 from attend_service import openapi
+from attend_service.context import Operation
 from attend_service.jobs import Jobs
 from attend_service.openapi import PATH_PARAMETERS
-from attend_service.operations import Operation
 from attend_service.routes import all_operations, server
 from tests.service.conftest import SlowTrainer
 from tests.service.test_jobs import reached
@@ -163,11 +163,11 @@ def test_readers_at_once_wait_for_one_document(app: Flask, monkeypatch: pytest.M
         return {"openapi": "3.1.0"}
 
     monkeypatch.setattr(openapi, "document", document)
-    server._described.cache_clear()
+    server.described.cache_clear()
     try:
         with ThreadPoolExecutor(8) as clients:
             answers = list(clients.map(lambda _: app.test_client().get("/openapi.json"), range(16)))
     finally:
-        server._described.cache_clear()
+        server.described.cache_clear()
     assert {answer.status_code for answer in answers} == {200}
     assert made == [len(OPERATIONS)]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attend.core import errors
-from attend_service.problems import DOMAIN, KINDS, MAX_ERRORS, problem_of
+from attend_service.replies import DOMAIN, KINDS, MAX_ERRORS, problem_of
 
 SEARCH = "/v1/collections/books/search"
 DOCUMENTS = "/v1/collections/books/documents"

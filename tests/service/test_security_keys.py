@@ -22,10 +22,10 @@ from werkzeug.test import TestResponse
 
 from attend import Data
 from attend.core.errors import Damaged, NotFound
-from attend_service.operations import Operation
+from attend_service.cli import keys as command
+from attend_service.context import Operation
+from attend_service.keys import FILE, SCOPES, KeyFile, KeyRing, Scope
 from attend_service.routes import all_operations
-from attend_service.security.command import keys as command
-from attend_service.security.keys import FILE, SCOPES, KeyFile, KeyRing, Scope
 from tests.service.test_openapi import filled
 
 OPERATIONS = all_operations()
@@ -131,8 +131,8 @@ def test_every_operation_keeps_to_scope_and_collection(
     names_books = names_books and not operation.to_all
     for scope in SCOPES:
         for collections in ((), ("books",), ("films",)):
-            key = file.add(scope=scope, collections=collections)
-            response = call(client, operation, bearer(key.text))
+            _, text = file.add(scope=scope, collections=collections)
+            response = call(client, operation, bearer(text))
             enough = need == "open" or SCOPES.index(scope) >= SCOPES.index(need)  # type: ignore[arg-type]
             if collections == ("films",) and names_books:
                 enough = False
@@ -151,7 +151,7 @@ def test_without_keys_everything_is_open(books: FlaskClient) -> None:
 
 
 def test_all_ways_to_send_a_key(books: FlaskClient, file: KeyFile) -> None:
-    key = file.add().text
+    key = file.add()[1]
     basic = base64.b64encode(f"me:{key}".encode()).decode()
     for headers in (
         bearer(key), {"X-Api-Key": key}, {"Authorization": f"bearer {key}"},
@@ -161,7 +161,7 @@ def test_all_ways_to_send_a_key(books: FlaskClient, file: KeyFile) -> None:
     assert books.get(f"/v1/collections?api_key={key}").status_code == 401
     # A browser sends a password by itself: with one, nothing is changed or even posted, unless the
     # browser says that a page of this server asks.
-    write = file.add(scope="admin").text
+    write = file.add(scope="admin")[1]
     basic = base64.b64encode(f"me:{write}".encode()).decode()
     gone = books.delete("/v1/collections/books", headers={"Authorization": f"Basic {basic}"})
     assert gone.status_code == 401
@@ -197,8 +197,8 @@ def test_a_browser_is_asked_for_its_key_and_a_program_told(
 
 
 def test_wrong_keys_cannot_be_told_apart(client: FlaskClient, file: KeyFile) -> None:
-    key = file.add().text
-    over = file.add(expires=datetime.now(UTC) - timedelta(seconds=1)).text
+    key = file.add()[1]
+    over = file.add(expires=datetime.now(UTC) - timedelta(seconds=1))[1]
     id = key.split("_")[1]
     tries = [
         key[:-1] + ("x" if key[-1] != "x" else "y"), over, f"attend_{id}_{'A' * 43}", key.upper(),
@@ -216,7 +216,7 @@ def test_wrong_keys_cannot_be_told_apart(client: FlaskClient, file: KeyFile) -> 
 def test_a_refused_key_is_logged_without_it(
     client: FlaskClient, file: KeyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = file.add().text
+    key = file.add()[1]
     wrong = key[:-2] + "zz"
     response = client.get("/v1/collections/books/documents/a%0ab", headers=bearer(wrong))
     assert response.status_code == 401
@@ -230,7 +230,7 @@ def test_a_refused_key_is_logged_without_it(
 def test_what_a_key_does_not_open_cannot_be_told_from_what_is_not_there(
     books: FlaskClient, file: KeyFile
 ) -> None:
-    key = bearer(file.add(scope="admin", collections=["films"]).text)
+    key = bearer(file.add(scope="admin", collections=["films"])[1])
     there = books.get("/v1/collections/books", headers=key)
     not_there = books.get("/v1/collections/boots", headers=key)
     assert there.status_code == not_there.status_code == 403
@@ -253,7 +253,7 @@ def test_an_alias_opens_nothing_new(books: FlaskClient, data: Data, file: KeyFil
     books.put("/v1/collections/films", json={"dimension": 2})
     data.set_alias("current", "books")
     by_name, by_alias, other = (
-        bearer(file.add(collections=[each]).text) for each in ("books", "current", "films")
+        bearer(file.add(collections=[each])[1]) for each in ("books", "current", "films")
     )
     assert books.get("/v1/collections/current", headers=by_name).status_code == 200
     assert books.get("/v1/collections/current", headers=by_alias).status_code == 200
@@ -261,7 +261,7 @@ def test_an_alias_opens_nothing_new(books: FlaskClient, data: Data, file: KeyFil
     assert books.get("/v1/collections/current", headers=other).status_code == 403
     assert books.get("/v1/aliases", headers=other).get_json() == {"aliases": []}
     assert books.get("/v1/aliases/current", headers=other).status_code == 404
-    mine = bearer(file.add(scope="admin", collections=["films"]).text)
+    mine = bearer(file.add(scope="admin", collections=["films"])[1])
     moved = books.put("/v1/aliases/x", json={"collection": "films"}, headers=mine)
     assert moved.status_code == 403
 
@@ -273,8 +273,8 @@ def test_jobs_of_other_collections_are_as_if_they_were_not(
     assert (
         books.post("/v1/collections/books/train", json={"objective": "answers"}).status_code == 202
     )
-    films = bearer(file.add(scope="admin", collections=["films"]).text)
-    both = bearer(file.add(scope="admin", collections=["films", "books"]).text)
+    films = bearer(file.add(scope="admin", collections=["films"])[1])
+    both = bearer(file.add(scope="admin", collections=["films", "books"])[1])
     assert books.get("/v1/jobs", headers=films).get_json() == {"jobs": []}
     hidden, none = (books.get(f"/v1/jobs/{n}", headers=films) for n in (1, 7))
     assert hidden.status_code == none.status_code == 404
@@ -289,7 +289,7 @@ def test_readiness_names_no_collection_to_who_has_no_key(
     client: FlaskClient, data: Data, file: KeyFile
 ) -> None:
     readiness = client.application.extensions["attend"].readiness
-    readiness._failed["secret-plans"] = "Damaged"
+    readiness.failed = {"secret-plans": "Damaged"}
     assert "secret-plans" in client.get("/readyz").text
     file.add()
     assert client.get("/readyz").get_json() == {"status": "ready", "failed": {}, "rebuilt": []}
@@ -300,15 +300,15 @@ def test_readiness_names_no_collection_to_who_has_no_key(
 
 def test_only_a_hash_is_stored_and_only_for_its_owner_to_read(tmp_path: Path) -> None:
     file = KeyFile(tmp_path)
-    made = file.add("ci", "write", ["books", "books"])
+    key, text = file.add("ci", "write", ["books", "books"])
     stored = json.loads((tmp_path / FILE).read_text())["keys"][0]
-    secret = made.text.split("_", 2)[2]
+    secret = text.split("_", 2)[2]
     assert secret not in (tmp_path / FILE).read_text()
     assert stored["hash"] == hashlib.sha256((stored["salt"] + secret).encode()).hexdigest()
     assert stored["collections"] == ["books"]
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
-    again = file.add("ci", "write", ["books"])
-    assert again.key.salt != made.key.salt
+    again, _ = file.add("ci", "write", ["books"])
+    assert again.salt != key.salt
     assert not [each for each in tmp_path.iterdir() if each.name not in (FILE, f"{FILE}.lock")]
 
 
@@ -316,27 +316,27 @@ def test_only_a_hash_is_stored_and_only_for_its_owner_to_read(tmp_path: Path) ->
 def test_a_key_is_recognised_until_it_is_removed_or_over(tmp_path: Path, scope: Scope) -> None:
     file, ring = KeyFile(tmp_path), KeyRing(tmp_path)
     assert not ring.asks()
-    made = file.add(scope=scope, expires=datetime.now(UTC) + timedelta(hours=1))
-    other = file.add()
+    key, text = file.add(scope=scope, expires=datetime.now(UTC) + timedelta(hours=1))
+    other, other_text = file.add()
     assert ring.asks()
-    assert ring.owner(made.text) == made.key
-    file.remove(made.key.id)
-    assert ring.owner(made.text) is None
-    assert ring.owner(other.text) == other.key
-    file.remove(other.key.id)
-    assert ring.owner(other.text) is None
+    assert ring.owner(text) == key
+    file.remove(key.id)
+    assert ring.owner(text) is None
+    assert ring.owner(other_text) == other
+    file.remove(other.id)
+    assert ring.owner(other_text) is None
     assert ring.asks(), "an exchange of keys opens the server to everyone"
     assert not KeyRing(tmp_path).asks()
     assert KeyRing(tmp_path, always=True).asks()
     with pytest.raises(NotFound, match="no key with the id"):
-        file.remove(other.key.id)
+        file.remove(other.id)
 
 
 @given(text=st.text() | st.from_regex(r"attend_[0-9a-f]{12}_[\w-]{43}", fullmatch=True))
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_text_is_a_key_by_chance(tmp_path: Path, text: str) -> None:
     file = KeyFile(tmp_path)
-    known = {each.id for each in file.all()} or {file.add().key.id}
+    known = {each.id for each in file.all()} or {file.add()[0].id}
     ring = KeyRing(tmp_path)
     assert ring.owner(text) is None
     assert all(ring.owner(f"attend_{id}_{text}") is None for id in known)
@@ -351,7 +351,7 @@ def test_no_text_is_a_key_by_chance(tmp_path: Path, text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_file_lets_nobody_in(client: FlaskClient, data: Data, content: bytes) -> None:
-    key = KeyFile(data.folder).add(scope="admin").text
+    key = KeyFile(data.folder).add(scope="admin")[1]
     assert client.get("/v1/collections", headers=bearer(key)).status_code == 200
     (data.folder / FILE).write_bytes(content)
     with pytest.raises(Damaged, match="no request is accepted"):

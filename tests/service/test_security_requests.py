@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from attend import Data
 from attend.core.errors import InvalidRequest
 from attend_service.app import create_app
-from attend_service.security.keys import KeyFile
-from attend_service.security.limits import MAX_DEPTH, MAX_QUERY_STRING, check_depth
+from attend_service.keys import KeyFile
+from attend_service.operations import MAX_DEPTH, parse_json
+from attend_service.security import MAX_QUERY_STRING
 from attend_service.settings import ServerSettings, check_origin
 from tests.places import ROOT
 
@@ -52,10 +53,10 @@ def test_depth_is_what_a_recursive_count_says(depth: int) -> None:
     for text in (nested(depth), f"[{beside}, 1, {nested(depth)}]"):
         parsed = json.loads(text)
         if count(parsed) <= MAX_DEPTH:
-            check_depth(parsed, text.encode())
+            parse_json(text.encode())
             continue
         with pytest.raises(InvalidRequest, match="more than 64 deep"):
-            check_depth(parsed, text.encode())
+            parse_json(text.encode())
 
 
 def count(given: Any) -> int:
@@ -316,7 +317,7 @@ def test_a_listed_origin_may_read_and_write(tmp_path: Path) -> None:
     assert preflight.headers["Access-Control-Allow-Origin"] == LISTED
     assert "PUT" in preflight.headers["Access-Control-Allow-Methods"]
     assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
-    key = KeyFile(tmp_path).add(scope="admin").text
+    key = KeyFile(tmp_path).add(scope="admin")[1]
     sent = {"Origin": LISTED, "Sec-Fetch-Site": "cross-site", "X-Api-Key": key}
     made = client.put("/v1/collections/books", json={"dimension": 1}, headers=sent)
     assert made.status_code == 201

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attend_service.security.keys import FILE, KeyFile
-from attend_service.security.limits import MAX_HEADERS
+from attend_service.keys import FILE, KeyFile
+from attend_service.security import MAX_HEADERS
 from attend_service.server import CannotServe, NotAllowed, check_reach
 from attend_service.settings import ServerSettings
 from tests import warm
@@ -73,8 +73,8 @@ def test_a_running_server_follows_changes_of_its_keys(tmp_path: Path) -> None:
 def test_keys_may_be_asked_for_before_there_are_any(tmp_path: Path) -> None:
     with served(tmp_path, "--require-keys") as (_, place):
         assert status(place, "/v1/collections")[0] == 401
-        key = KeyFile(tmp_path).add()
-        assert status(place, "/v1/collections", {"X-Api-Key": key.text})[0] == 200
+        _, text = KeyFile(tmp_path).add()
+        assert status(place, "/v1/collections", {"X-Api-Key": text})[0] == 200
 
 
 def test_headers_have_a_limit(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_elsewhere_only_with_keys_or_a_word(tmp_path: Path) -> None:
         check_reach(ELSEWHERE, ServerSettings(), tmp_path)
     check_reach(ELSEWHERE, ServerSettings(allow_remote_without_keys=True), tmp_path)
     check_reach(ELSEWHERE, ServerSettings(require_keys=True), tmp_path)
-    key = KeyFile(tmp_path).add().key
+    key = KeyFile(tmp_path).add()[0]
     check_reach(ELSEWHERE, ServerSettings(), tmp_path)
     KeyFile(tmp_path).remove(key.id)
     with pytest.raises(NotAllowed, match="keys add"):

@@ -17,8 +17,8 @@ from attend import Collection, Data
 from attend.core.errors import InvalidRequest
 from attend.learning import Cancelled, train
 from attend.write.feedback import add_feedback
-from attend_service.jobs import training
-from attend_service.jobs.training import TrainingFailed, train_in_process
+from attend_service import jobs as training
+from attend_service.jobs import TrainingFailed, train_in_process
 from tests import warm
 
 LIMIT = 60.0
@@ -149,7 +149,7 @@ def test_one_that_the_system_ends_is_a_failure(collection: Collection) -> None:
 WITHOUT_END = """
 import sys, time
 from attend import Data
-from attend_service.jobs.training import train_in_process
+from attend_service.jobs import train_in_process
 
 collection = Data(sys.argv[1]).collection("turned")
 begin = lambda *_: print("begun", flush=True)

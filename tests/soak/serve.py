@@ -19,7 +19,7 @@ import numpy as np
 from attend import Collection, encoder
 from attend.encoder import Encoder
 from attend.projection import given
-from attend_service.jobs.training import train_in_process
+from attend_service.jobs import train_in_process
 from attend_service.server import run
 from attend_service.settings import ServerSettings
 from tests.soak.client import LOADED

@@ -1,14 +1,14 @@
 """The views, by subject."""
 
-from attend_service.operations import Operation
-from attend_service.routes import collections, documents, learning, recommend, search, server
+from attend_service.context import Operation
+from attend_service.routes import documents, learning, search, server
 
 SUBJECTS = (
-    collections.operations,
-    collections.aliases,
+    documents.collections,
+    documents.aliases,
     documents.operations,
     search.operations,
-    recommend.operations,
+    search.recommendations,
     learning.operations,
     learning.projections,
     server.administration,

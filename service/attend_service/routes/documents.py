@@ -1,29 +1,33 @@
-"""Documents: write, read, list, revise, delete."""
+"""Collections, aliases and documents: write, read, list, change, delete."""
 
 from __future__ import annotations
 
-from flask import Response
+import logging
 
-from attend.api.documents import (
-    ArrowDocuments,
-    Deleted,
-    DeletionRequest,
-    DocumentAnswer,
-    DocumentPage,
-    FacetsAnswer,
-    FacetsRequest,
-    ListingRequest,
-    ReadRequest,
-    UpdateRequest,
-    UpsertRequest,
-    Written,
+from attend.api import documents as api
+from attend.core.errors import (
+    EncoderError,
+    InvalidRequest,
+    OutOfFiles,
+    UnknownAlias,
+    UnknownDocument,
 )
-from attend.core.errors import UnknownDocument
+from attend.core.settings import Settings
 from attend.store import StoredDocument
-from attend_service.context import collection_of
+from attend_service import security
+from attend_service.context import collection_of, context
 from attend_service.operations import Operations
-from attend_service.replies import reply
-from attend_service.security.limits import MAX_BATCH_BODY
+from attend_service.security import MAX_BATCH_BODY
+from attend_service.settings import ServerSettings
+
+log = logging.getLogger("attend")
+
+collections = Operations("Collections")
+aliases = Operations("Aliases")
+
+BY_NAME = "/v1/collections/{collection}"
+ALIASES = "/v1/aliases"
+ALIAS = "/v1/aliases/{alias}"
 
 operations = Operations("Documents")
 
@@ -49,19 +53,126 @@ EXAMPLE = {
 }
 
 
-@operations.add(
-    "POST",
-    ALL,
-    body=UpsertRequest,
-    bare="documents",
-    single=True,
-    arrow=True,
-    body_limit=None,
-    returns={200: Written},
-    example=EXAMPLE,
-    scope="write",
+@collections.add("GET", "/v1/collections", checks_collections=True)
+def list_collections() -> api.CollectionList:
+    """List the collections."""
+    return api.CollectionList([_summary(name) for name in security.visible(context().data.names())])
+
+
+@collections.add(
+    "PUT", BY_NAME, exact=True, statuses=(200, 201), example={"dimension": 3, "normalize": True}
 )
-def upsert_documents(collection: str, body: UpsertRequest | ArrowDocuments) -> Response:
+def make_collection(
+    collection: str, body: api.CollectionSettings
+) -> tuple[api.CollectionInfo, int]:
+    """Make a collection.
+
+    201 if it is new, 200 if it exists with the same settings; other settings are a conflict.
+    """
+    data, server = context().data, context().settings
+    if body.encoder is not None:
+        security.check_encoder(body.encoder, server.allow_encoder)
+    is_new = collection not in data.names()
+    if is_new:
+        security.check_new_collection(data, collection, server.max_collections)
+        defaults: ServerSettings | Settings = server
+    else:
+        collection_of(collection).views.refresh()
+        defaults = collection_of(collection).settings  # so a repeated request is no conflict
+    index = {"recall": defaults.recall, "exact_below": defaults.exact_below}
+    try:
+        created = data.create(collection, **{**index, **body.model_dump(exclude_unset=True)})
+    # Here the client chose the encoder; elsewhere one that fails is the server's own trouble.
+    except EncoderError as error:
+        raise InvalidRequest(str(error), field="encoder") from error
+    return created.info(), 201 if is_new else 200
+
+
+@collections.add("GET", BY_NAME)
+def show_collection(collection: str) -> api.CollectionInfo:
+    """Show a collection in figures, with its settings."""
+    return collection_of(collection).info()
+
+
+@collections.add("PATCH", BY_NAME, example={"recall": 0.99})
+def change_settings(collection: str, body: api.SettingsChange) -> api.CollectionInfo:
+    """Change settings of a collection; every process has them at its next request.
+
+    The index has another `recall` or `exact_below` when it is written next: after enough writes, or
+    by the command `attend configure`.
+    """
+    opened = collection_of(collection)
+    opened.configure(**body.model_dump(exclude_unset=True))
+    return opened.info()
+
+
+@collections.add("DELETE", BY_NAME, exact=True)
+def drop_collection(collection: str) -> None:
+    """Delete a collection with everything in it; its jobs are cancelled."""
+    data = context().data
+    data.collection(collection)  # before anything is cancelled, it must be there
+    data.check_droppable(collection)
+    context().jobs.cancel_all(collection)
+    data.drop(collection)
+
+
+@aliases.add("GET", ALIASES, checks_collections=True)
+def list_aliases() -> api.AliasList:
+    """List the aliases and their collections."""
+    names = context().data.aliases().items()
+    return api.AliasList([api.AliasInfo(*pair) for pair in names if security.is_allowed(pair[1])])
+
+
+@aliases.add(
+    "PUT", ALIAS, exact=True, statuses=(200, 201), example={"collection": "books"}, also=(404, 409)
+)
+def set_alias(alias: str, body: api.AliasRequest) -> tuple[api.AliasInfo, int]:
+    """Point an alias at a collection, everywhere and from the next request on.
+
+    201 if the alias is new, 200 if it was switched, which takes one step: every search is
+    answered by one collection or by the other. A collection and an alias cannot share a name.
+    """
+    security.check_new_name(context().data, alias, "alias")
+    is_new = context().data.set_alias(alias, body.collection)
+    return api.AliasInfo(alias, body.collection), 201 if is_new else 200
+
+
+@aliases.add("GET", ALIAS, also=(404,), checks_collections=True)
+def show_alias(alias: str) -> api.AliasInfo:
+    """Show the collection of an alias."""
+    name = context().data.aliases().get(alias)
+    if name is None or not security.is_allowed(name):
+        raise UnknownAlias(f"There is no alias {alias[:80]!r}.", field="alias")
+    return api.AliasInfo(alias, name)
+
+
+@aliases.add("DELETE", ALIAS, also=(404,))
+def delete_alias(alias: str) -> None:
+    """Delete an alias; its collection stays."""
+    context().data.drop_alias(alias)
+
+
+def _summary(name: str) -> api.CollectionSummary | api.UnopenedCollection:
+    try:
+        collection = collection_of(name)
+        return api.CollectionSummary(
+            name,
+            collection.store.counts()[0],
+            collection.settings.dimension,
+            collection.settings.encoder,
+        )
+    except OutOfFiles:
+        raise
+    # One collection that cannot be opened must not hide the others.
+    except Exception as error:
+        log.warning("The collection %r cannot be opened: %s", name, error)
+        return api.UnopenedCollection(name, type(error).__name__)
+
+
+@operations.add(
+    "POST", ALL, bare="documents", single=True, body_limit=None, example=EXAMPLE, scope="write"
+)
+def upsert_documents(collection: str, body: api.UpsertRequest | api.ArrowDocuments) -> api.Written:
     """Insert or replace documents, all or none.
 
     A document has texts, own vectors or both; a collection without an encoder needs a vector beside
@@ -69,89 +180,78 @@ def upsert_documents(collection: str, body: UpsertRequest | ArrowDocuments) -> R
     list is taken too, and so are a single document, and an uncompressed stream of Arrow's IPC
     format with columns of these names, whose other columns are the payload.
     """
-    return reply(collection_of(collection).upsert(body.parsed, progress=False))
+    return collection_of(collection).upsert(body.parsed, progress=False)
 
 
-@operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentPage})
-def list_documents(collection: str, query: ListingRequest) -> Response:
+@operations.add("GET", ALL)
+def list_documents(collection: str, query: api.ListingRequest) -> api.DocumentPage:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
     opened = collection_of(collection)
     with opened.consistent(query.consistency):
         page = opened.page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(stored) for stored in page.documents]
-    return reply(DocumentPage(documents, page.next, page.total, page.hints))
+    return api.DocumentPage(documents, page.next, page.total, page.hints)
 
 
-@operations.add("GET", ONE, query=ReadRequest, returns={200: DocumentAnswer})
-def show_document(collection: str, id: str, query: ReadRequest) -> Response:
+@operations.add("GET", ONE)
+def show_document(collection: str, id: str, query: api.ReadRequest) -> api.DocumentAnswer:
     """Show a document."""
     opened = collection_of(collection)
     with opened.consistent(query.consistency):
-        return reply(_document(opened.document(id)))
+        return _document(opened.document(id))
 
 
 @operations.add(
     "PATCH",
     ONE,
-    body=UpdateRequest,
     body_limit=None,
-    returns={200: DocumentAnswer},
     example={"value": {"stars": 4.3, "shelf": "sea"}, "payload": {"lent": True, "year": None}},
     scope="write",
 )
-def revise_document(collection: str, id: str, body: UpdateRequest) -> Response:
+def revise_document(collection: str, id: str, body: api.UpdateRequest) -> api.DocumentAnswer:
     """Change a document's value, its payload or both; nothing is encoded.
 
     The value is replaced; the payload is merged as RFC 7396 has it, so that null removes a member.
     A later build or upsert of the document puts back what that says.
     """
-    return reply(_document(collection_of(collection).revise(id, body)))
+    return _document(collection_of(collection).revise(id, body))
 
 
-@operations.add("DELETE", ONE, returns={204: None}, scope="write")
-def delete_document(collection: str, id: str) -> Response:
+@operations.add("DELETE", ONE, scope="write")
+def delete_document(collection: str, id: str) -> None:
     """Delete a document."""
     if not collection_of(collection).delete([id]):
         raise UnknownDocument(
             f"The collection {collection!r} has no document {id!r}; nothing was deleted.",
             field="id",
         )
-    return Response(status=204)
 
 
 @operations.add(
-    "POST",
-    DELETE,
-    body=DeletionRequest,
-    body_limit=MAX_BATCH_BODY,
-    returns={200: Deleted},
-    example={"ids": ["moby-dick"]},
-    scope="write",
+    "POST", DELETE, body_limit=MAX_BATCH_BODY, example={"ids": ["moby-dick"]}, scope="write"
 )
-def delete_documents(collection: str, body: DeletionRequest) -> Response:
+def delete_documents(collection: str, body: api.DeletionRequest) -> api.Deleted:
     """Delete documents by ids or by filter, all or none; unknown ids are passed over."""
     opened = collection_of(collection)
     if body.filter is not None:
-        return reply(Deleted(opened.delete_matching(body.filter)))
-    return reply(Deleted(opened.delete(body.ids or [])))
+        return api.Deleted(opened.delete_matching(body.filter))
+    return api.Deleted(opened.delete(body.ids or []))
 
 
 @operations.add(
     "POST",
     FACETS,
-    body=FacetsRequest,
-    returns={200: FacetsAnswer},
     example={"fields": ["year", "shelf"], "filter": {"year": {"gte": 1800}}, "limit": 5},
     scope="read",
 )
-def count_values(collection: str, body: FacetsRequest) -> Response:
+def count_values(collection: str, body: api.FacetsRequest) -> api.FacetsAnswer:
     """Count the values of fields, over all documents or those that match a filter."""
     opened = collection_of(collection)
     with opened.store.reading():
         facets = opened.facets(body.fields, body.filter, limit=body.limit)
         total = opened.page(body.filter, limit=0).total
-    return reply(FacetsAnswer(facets, total))
+    return api.FacetsAnswer(facets, total)
 
 
-def _document(stored: StoredDocument) -> DocumentAnswer:
-    return DocumentAnswer(stored.id, stored.fields, stored.value, stored.payload)
+def _document(stored: StoredDocument) -> api.DocumentAnswer:
+    return api.DocumentAnswer(stored.id, stored.fields, stored.value, stored.payload)

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from flask import Response, url_for
 from werkzeug.exceptions import TooManyRequests
 
+from attend.api import feedback as labels
+from attend.api import learning as api
 from attend.api.base import Reply
 from attend.api.documents import Deleted
-from attend.api.feedback import (
-    FeedbackAdded,
-    FeedbackDeletion,
-    FeedbackListing,
-    FeedbackPage,
-    FeedbackRequest,
-)
-from attend.api.learning import (
-    Activated,
-    CompareRequest,
-    ComparisonAnswer,
-    ProjectionList,
-    RollbackRequest,
-    RolledBack,
-    TrainRequest,
-)
 from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.measure.compare import VersionName, compare_judged
 from attend.store import CollectionStore, StoredProjection
@@ -35,8 +21,7 @@ from attend_service.context import collection_of, context
 from attend_service.jobs import Job, JobSummary, QueueFull, UnknownJob
 from attend_service.operations import Operations
 from attend_service.replies import reply
-from attend_service.security.access import is_allowed
-from attend_service.security.limits import MAX_BATCH_BODY
+from attend_service.security import MAX_BATCH_BODY, is_allowed
 
 operations = Operations("Learning")
 projections = Operations("Projections")
@@ -69,66 +54,44 @@ class JobList(Reply):
 
 
 @operations.add(
-    "POST",
-    FEEDBACK,
-    body=FeedbackRequest,
-    body_limit=None,
-    bare="items",
-    single=True,
-    returns={200: FeedbackAdded},
-    example=EXAMPLE,
-    scope="write",
+    "POST", FEEDBACK, body_limit=None, bare="items", single=True, example=EXAMPLE, scope="write"
 )
-def give_feedback(collection: str, body: FeedbackRequest) -> Response:
+def give_feedback(collection: str, body: labels.FeedbackRequest) -> labels.FeedbackAdded:
     """Say how well documents answer queries: all of it is taken, or none.
 
     `label` is 1 for relevant (or more, by degree), 0 for not, below 0 for worse than not;
     `position` is the rank at which the document was shown, from 1. The same query and document
     again replaces the earlier label. A bare list is taken too, and so is a single judgement.
     """
-    return reply(replace(add_feedback(collection_of(collection), body.items), questions=None))
+    return replace(add_feedback(collection_of(collection), body.items), questions=None)
 
 
-@operations.add("GET", FEEDBACK, query=FeedbackListing, returns={200: FeedbackPage})
-def show_feedback(collection: str, query: FeedbackListing) -> Response:
+@operations.add("GET", FEEDBACK)
+def show_feedback(collection: str, query: labels.FeedbackListing) -> labels.FeedbackPage:
     """Count the feedback there is to learn from, and list the newest of it."""
     store = collection_of(collection).store
-    page = FeedbackPage(store.example_count(), store.question_count())
+    page = labels.FeedbackPage(store.example_count(), store.question_count())
     if query.limit:
         latest = store.latest_examples(query.limit + 1, query.before)
         page.items = latest[: query.limit]
         page.next = page.items[-1].id if len(latest) > query.limit else None
-    return reply(page)
+    return page
 
 
-@operations.add(
-    "DELETE",
-    FEEDBACK,
-    body=FeedbackDeletion,
-    returns={200: Deleted},
-    example={"documents": ["moby-dick"]},
-    scope="write",
-)
-def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
+@operations.add("DELETE", FEEDBACK, example={"documents": ["moby-dick"]}, scope="write")
+def delete_feedback(collection: str, body: labels.FeedbackDeletion) -> Deleted:
     """Delete feedback, by its ids, its documents or its queries; unknown ones are passed over.
 
     All of it goes with `{"all": true}`, and never for want of a word.
     """
     store = collection_of(collection).store
     if body.all:
-        return reply(Deleted(store.delete_examples()))
-    return reply(Deleted(store.delete_examples(body.ids, body.documents, body.queries)))
+        return Deleted(store.delete_examples())
+    return Deleted(store.delete_examples(body.ids, body.documents, body.queries))
 
 
-@operations.add(
-    "POST",
-    TRAIN,
-    body=TrainRequest,
-    returns={202: Job},
-    example={},
-    also=(429,),
-)
-def start_training(collection: str, body: TrainRequest) -> Response:
+@operations.add("POST", TRAIN, returns={202: Job}, example={}, also=(429,))
+def start_training(collection: str, body: api.TrainRequest) -> Response:
     """Train on the feedback, as a job; `Location` is its address.
 
     Searches go on meanwhile. A version that is significantly better on held-out data answers once
@@ -138,7 +101,7 @@ def start_training(collection: str, body: TrainRequest) -> Response:
     jobs = context().jobs
     context().data.capabilities.check("jobs")
     opened = collection_of(collection)
-    _check_material(opened.store, body)
+    check_material(opened.store, body)
     try:
         job = jobs.submit(opened.name, body.model_dump(mode="json", exclude_unset=True))
     except QueueFull as error:
@@ -148,27 +111,21 @@ def start_training(collection: str, body: TrainRequest) -> Response:
     return accepted
 
 
-@operations.add("GET", JOBS, returns={200: JobList}, checks_collections=True)
-def list_jobs() -> Response:
+@operations.add("GET", JOBS, checks_collections=True)
+def list_jobs() -> JobList:
     """List the jobs, the newest first, without their results."""
     jobs = [job for job in context().jobs.all() if is_allowed(job.collection)]
-    return reply(JobList([job.summary() for job in jobs]))
+    return JobList([job.summary() for job in jobs])
 
 
-@operations.add("GET", JOB, returns={200: Job}, also=(404,), checks_collections=True)
-def show_job(job: int) -> Response:
+@operations.add("GET", JOB, also=(404,), checks_collections=True)
+def show_job(job: int) -> Job:
     """Show a job: how far it is, and what came of it."""
-    return reply(_own(job))
+    return _own(job)
 
 
-@operations.add(
-    "DELETE",
-    JOB,
-    returns={200: Job, 202: Job, 204: None},
-    also=(404,),
-    checks_collections=True,
-)
-def cancel_job(job: int) -> Response:
+@operations.add("DELETE", JOB, statuses=(200, 202), also=(404,), checks_collections=True)
+def cancel_job(job: int) -> tuple[Job, int] | None:
     """Cancel a job, or forget a finished one.
 
     200 for one that waited and is cancelled, 202 for one that runs and stops at its next step,
@@ -177,66 +134,65 @@ def cancel_job(job: int) -> Response:
     _own(job)
     cancelled = context().jobs.cancel(job)
     if cancelled is None:
-        return Response(status=204)
-    return reply(cancelled, 202 if cancelled.state == "running" else 200)
+        return None
+    return cancelled, 202 if cancelled.state == "running" else 200
 
 
-@projections.add("GET", PROJECTIONS, returns={200: ProjectionList})
-def list_projections(collection: str) -> Response:
+@projections.add("GET", PROJECTIONS)
+def list_projections(collection: str) -> api.ProjectionList:
     """List the projections, and say which one answers."""
     versions = collection_of(collection).projections()
     active = {version.role: version.version for version in versions if version.active}
-    heads = [replace(version, report=_head(version.report)) for version in versions]
-    return reply(ProjectionList(active["search"], active, heads))
+    heads = []
+    for version in versions:
+        report = {name: version.report[name] for name in HEAD if name in version.report}
+        heads.append(replace(version, report=report))
+    return api.ProjectionList(active["search"], active, heads)
 
 
-@projections.add("GET", PROJECTION, returns={200: StoredProjection})
-def show_projection(collection: str, version: int) -> Response:
+@projections.add("GET", PROJECTION)
+def show_projection(collection: str, version: int) -> StoredProjection:
     """Show a projection, with the whole report of the training that made it."""
-    return reply(_version(collection_of(collection).projections(), version))
+    return _version(collection_of(collection).projections(), version)
 
 
-@projections.add("POST", f"{PROJECTION}/activate", returns={200: Activated})
-def activate_projection(collection: str, version: int) -> Response:
+@projections.add("POST", f"{PROJECTION}/activate")
+def activate_projection(collection: str, version: int) -> api.Activated:
     """Answer with this projection from now on; an earlier one rolls back."""
     opened = collection_of(collection)
     # Checked here as well: 0 means "the active one" further in.
     _version(opened.projections(), version)
     opened.activate(version)
-    return reply(Activated(version))
+    return api.Activated(version)
 
 
-@projections.add(
-    "POST", f"{PROJECTIONS}/rollback", query=RollbackRequest, returns={200: RolledBack}
-)
-def roll_back_projection(collection: str, query: RollbackRequest) -> Response:
+@projections.add("POST", f"{PROJECTIONS}/rollback")
+def roll_back_projection(collection: str, query: api.RollbackRequest) -> api.RolledBack:
     """Answer again with the projection that was active before this one, in its role."""
-    return reply(RolledBack(collection_of(collection).rollback(query.role)))
+    return api.RolledBack(collection_of(collection).rollback(query.role))
 
 
 @projections.add(
     "POST",
     "/v1/collections/{collection}/compare",
-    body=CompareRequest,
     body_limit=MAX_BATCH_BODY,
-    returns={200: ComparisonAnswer},
     example={
         "before": 1,
         "items": [{"query": {"vector": [1.0, 0.2, 0.0]}, "id": "moby-dick", "label": 1}],
     },
     scope="read",
 )
-def compare_projections(collection: str, body: CompareRequest) -> Response:
+def compare_projections(collection: str, body: api.CompareRequest) -> api.ComparisonAnswer:
     """Measure two versions on judged queries, and tell which of these gained and lost.
 
     Without `items` these are the newest examples, which versions may have learned from: then a gain
     says less than the report of the training, whose questions were held out.
     """
     versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
-    return reply(compare_judged(collection_of(collection), versions, body.items, by=body.by))
+    return compare_judged(collection_of(collection), versions, body.items, by=body.by)
 
 
-def _check_material(store: CollectionStore, request: TrainRequest) -> None:
+def check_material(store: CollectionStore, request: api.TrainRequest) -> None:
     """Raise InvalidRequest if nothing at all is stored that the objective learns from."""
     if request.objective == "answers":
         count, material, advice = store.counts()[0], "documents", "POST …/documents"
@@ -269,7 +225,3 @@ def _version(projections: Sequence[StoredProjection], version: int) -> StoredPro
     raise UnknownProjection(
         f"There is no projection {version} here; there are {versions}.", field="version"
     )
-
-
-def _head(report: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: report[name] for name in HEAD if name in report}

@@ -1,4 +1,4 @@
-"""Searches: one, many, and one in the address line."""
+"""Searches: one, many, and one in the address line; recommending, and the interactions of users."""
 
 from __future__ import annotations
 
@@ -9,19 +9,34 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
-from attend.api.answers import AcrossAnswer, Answer, KeyMap, Matrix
-from attend.api.base import Reply, parse
+from attend.api import feedback as api
+from attend.api.answers import AcrossAnswer, Answer, KeyMap, Matrix, Predicted, Recommended
+from attend.api.base import ABSENT, Reply, parse
+from attend.api.documents import Deleted
+from attend.api.recommend import RecommendRequest
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.core.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart
+from attend.search.hits import cursor, fingerprint, place
+from attend.write import feedback
 from attend_service.context import check_opened, collection_of, context
 from attend_service.operations import Operations
 from attend_service.pages import search_page
-from attend_service.problems import ProblemDetails, problem_of
-from attend_service.replies import reply, wants_page
-from attend_service.security.limits import MAX_BATCH_BODY
+from attend_service.replies import ProblemDetails, problem_of, wants_page
+from attend_service.security import MAX_BATCH_BODY
 
 operations = Operations("Search")
+recommendations = Operations("Recommendations")
+
+SEARCH = "/v1/collections/{collection}/search"
+INTERACTIONS = "/v1/collections/{collection}/interactions"
+EXAMPLE: dict[str, Any] = {
+    "query": [1.0, 0.2, 0.0],
+    "k": 2,
+    "filter": {"year": {"gte": 1800}},
+    "mode": "soft",
+    "value": "stars",
+}
 
 
 class FailedSearch(Reply):
@@ -38,45 +53,25 @@ class BatchAnswers(Reply):
     matrix: Matrix | None = None
 
 
-SEARCH = "/v1/collections/{collection}/search"
-EXAMPLE: dict[str, Any] = {
-    "query": [1.0, 0.2, 0.0],
-    "k": 2,
-    "filter": {"year": {"gte": 1800}},
-    "mode": "soft",
-    "value": "stars",
-}
-
-
-@operations.add(
-    "POST",
-    SEARCH,
-    body=SearchRequest,
-    returns={200: Answer},
-    example=EXAMPLE,
-    scope="read",
-)
-def search(collection: str, body: SearchRequest) -> Response:
+@operations.add("POST", SEARCH, example=EXAMPLE, scope="read")
+def search(collection: str, body: SearchRequest) -> Answer:
     """Answer a query: the documents it attends to, and what they say together.
 
     `query` is a text, a vector, {"id": …} or {"ids": […]} for more of the same, or {"blend": […]}
     for several with weights. `mode` soft blends the values of all attended documents by their
     weights; hard takes the best document's. `next` is the cursor of the following page.
     """
-    answer = collection_of(collection).search_many([body])[0]
-    return reply(answer)
+    return collection_of(collection).search_many([body])[0]
 
 
 @operations.add(
     "POST",
     f"{SEARCH}/batch",
-    body=BatchRequest,
     body_limit=MAX_BATCH_BODY,
-    returns={200: BatchAnswers},
     example={"searches": [EXAMPLE, {"query": {"id": "emma"}, "k": 1}]},
     scope="read",
 )
-def search_batch(collection: str, body: BatchRequest) -> Response:
+def search_batch(collection: str, body: BatchRequest) -> BatchAnswers:
     """Answer up to 256 queries at once.
 
     A search that cannot be answered has its error in its place, and the others their answers;
@@ -87,37 +82,33 @@ def search_batch(collection: str, body: BatchRequest) -> Response:
     answers = _answers(opened, body.searches)
     matrix = opened.matrix(body.searches) if body.matrix else None
     took_ms = round((time.perf_counter() - started) * 1000, 3)
-    return reply(BatchAnswers(answers, took_ms, matrix))
+    return BatchAnswers(answers, took_ms, matrix)
 
 
 @operations.add(
     "POST",
     "/v1/collections/{collection}/map",
-    body=MapRequest,
-    returns={200: KeyMap},
     example={"query": [1.0, 0.2, 0.0], "limit": 100},
     scope="read",
 )
-def map_keys(collection: str, body: MapRequest) -> Response:
+def map_keys(collection: str, body: MapRequest) -> KeyMap:
     """Show the keys in two dimensions, with a query and what it attends to.
 
     The axes are principal components of the keys under `projection`; `before` tells where the
     same documents were under another version.
     """
-    return reply(chart(collection_of(collection), body))
+    return chart(collection_of(collection), body)
 
 
 @operations.add(
     "POST",
     "/v1/search",
-    body=AcrossRequest,
-    returns={200: AcrossAnswer},
     example={"collections": ["books"], **EXAMPLE},
     also=(404, 409, 503),
     scope="read",
     checks_collections=True,
 )
-def search_collections(body: AcrossRequest) -> Response:
+def search_collections(body: AcrossRequest) -> AcrossAnswer:
     """Ask several collections the same, and merge their hits by weight where that is sound.
 
     Each attends to its own `attend` best, and the weights are one softmax over all of these.
@@ -126,24 +117,27 @@ def search_collections(body: AcrossRequest) -> Response:
     """
     answer = context().data.search(body)
     check_opened(body.collections, answer.answers)
-    return reply(answer)
+    return answer
 
 
-@operations.add(
-    "GET", "/search", query=PlainSearch, returns={200: Answer}, html=True, checks_collections=True
-)
-def plain_search(query: PlainSearch) -> Response:
+@operations.add("GET", "/search", html=True, checks_collections=True)
+def plain_search(query: PlainSearch) -> Answer | Response:
     """Answer a text, for curl and for a browser.
 
     Takes every option of a search; `filter`, `mask` and `heads` are written as JSON.
     """
-    if wants_page():
-        if "mode" not in query.model_fields_set:  # a page begins with the blend, typed or linked to
-            query = query.model_copy(update={"mode": "soft"})
-        return search_page(query, None if query.q is None else _plain_answer(query))
-    if query.q is None:
+    is_page = wants_page()
+    if is_page and "mode" not in query.model_fields_set:
+        query = query.model_copy(update={"mode": "soft"})  # it begins with the blend
+    answer = None
+    if query.q is not None:
+        sent = parse(SearchRequest, query.request())
+        answer = collection_of(query.collection).search_many([sent])[0]
+    if is_page:
+        return search_page(query, answer)
+    if answer is None:
         raise InvalidRequest("There is no query; add one, as in /search?q=whales.", field="q")
-    return reply(_plain_answer(query))
+    return answer
 
 
 def _answers(
@@ -153,20 +147,80 @@ def _answers(
         return collection.search_many(searches)
     except OverTime:
         raise
-    # One that fails takes all with it; alone, each shows whether it was the one.
-    except AttendError:
-        return [_answer_or_error(collection, search) for search in searches]
-
-
-def _answer_or_error(collection: Collection, search: SearchRequest) -> Answer | FailedSearch:
-    try:
-        return collection.search_many([search])[0]
-    except OverTime:
-        raise
     except AttendError as error:
-        return FailedSearch(problem_of(error))
+        if len(searches) == 1:
+            return [FailedSearch(problem_of(error))]
+        # One that fails takes all with it; alone, each shows whether it was the one.
+        return [answer for search in searches for answer in _answers(collection, [search])]
 
 
-def _plain_answer(query: PlainSearch) -> Answer:
-    collection = collection_of(query.collection)
-    return collection.search_many([parse(SearchRequest, query.request())])[0]
+@recommendations.add(
+    "POST",
+    "/v1/collections/{collection}/recommend",
+    body_limit=MAX_BATCH_BODY,
+    example={
+        "history": ["emma", {"id": "moby-dick", "weight": 2, "value": 5, "time": "2024-05-17"}],
+        "k": 3,
+        "explain": True,
+    },
+    scope="read",
+)
+def recommend(collection: str, body: RecommendRequest) -> Recommended | Predicted:
+    """Recommend what may come next, or predict what a user would think of something (`target`).
+
+    The user is a `history` of documents, a `user` whose interactions are stored, `positive` and
+    `negative` examples, `facts`, or several of these. Each part attends to the catalogue by itself,
+    and `because` tells how much each had to do with a hit. With `target` it is the reverse: the
+    target attends to the history, whose values make the prediction.
+    """
+    return collection_of(collection).recommend(body)
+
+
+@recommendations.add(
+    "POST",
+    INTERACTIONS,
+    body_limit=None,
+    bare="items",
+    single=True,
+    example={"items": [{"user": "ann", "id": "emma", "value": 4, "time": "2024-05-17"}]},
+    scope="write",
+)
+def add_interactions(collection: str, body: api.InteractionsRequest) -> api.InteractionsAdded:
+    """Add interactions of users with documents, all or none.
+
+    It counts at once as the history of these users, and in a model from the next training on.
+    Numbers from `liked_from` up are likes; the threshold is chosen from the data, or set. The same
+    user and document again replaces the earlier interaction. A bare list is taken too, and so is
+    a single interaction.
+    """
+    opened = collection_of(collection)
+    liked_from = body.liked_from if "liked_from" in body.model_fields_set else ABSENT
+    return feedback.add_interactions(opened, body.items, liked_from=liked_from)
+
+
+# Users and their interactions are read by those who write them, not by all who may search.
+@recommendations.add("GET", INTERACTIONS, scope="write", reads=True)
+def list_interactions(collection: str, query: api.InteractionListing) -> api.InteractionsAnswer:
+    """List interactions, of one user or of all, page by page.
+
+    This needs a key that may write, as it names all users and their interactions.
+    """
+    store = collection_of(collection).store
+    scope = fingerprint("interactions", query.user or "")
+    after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, scope, 2)))
+    page = store.interaction_page((after[0], after[1]), query.limit, query.user)
+    interactions, users = store.interaction_counts()
+    items = [api.InteractionEntry(*stored) for stored in page.interactions]
+    end = None if page.next is None else cursor(scope, page.next)
+    liked_from = store.liking().liked_from
+    return api.InteractionsAnswer(items, end, interactions, users, liked_from)
+
+
+@recommendations.add("DELETE", INTERACTIONS, example={"user": "ann"}, scope="write")
+def delete_interactions(collection: str, body: api.InteractionDeletion) -> Deleted:
+    """Delete a user's interactions, those with documents, or a user's with these.
+
+    All of them go with `{"all": true}`, and never for want of a word.
+    """
+    store = collection_of(collection).store
+    return Deleted(store.delete_interactions(body.user, body.documents))

@@ -12,10 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flask import Response, current_app, render_template, request, send_file
+from flask import Response, render_template, request, send_file
 from werkzeug.exceptions import TooManyRequests, UnsupportedMediaType
 
-from attend import Data
 from attend.api.base import Reply, parse
 from attend.api.documents import Restored
 from attend.api.search import PlainSearch
@@ -23,21 +22,12 @@ from attend.core.errors import Damaged, EncoderError, InvalidRequest
 from attend.core.settings import Settings
 from attend.exchange import restore_backup, save_backup
 from attend_service import openapi
-from attend_service.context import EXTENSION, check_opened, collection_of, context
-from attend_service.metrics import MEDIA_TYPE, metrics_of
-from attend_service.operations import Operation, Operations
-from attend_service.pages import (
-    DOCUMENT,
-    VIEWS,
-    PageView,
-    first_collection,
-    page,
-    search_page,
-)
-from attend_service.problems import KINDS
-from attend_service.replies import HTML, TAR, reply
-from attend_service.security.access import visible
-from attend_service.security.limits import check_encoder, check_new_collection
+from attend_service.context import check_opened, collection_of, context
+from attend_service.metrics import MEDIA_TYPE
+from attend_service.operations import Operations
+from attend_service.pages import DOCUMENT, VIEWS, PageView, first_collection, page, search_page
+from attend_service.replies import HTML, KINDS, TAR, reply
+from attend_service.security import check_encoder, check_new_collection, visible
 
 administration = Operations("Operation")
 operations = Operations("Server")
@@ -68,15 +58,13 @@ class ReadinessAnswer(Reply):
     rebuilt: Sequence[str] = ()
 
 
-@administration.add("GET", "/metrics", returns={200: None}, media="text/plain")
+@administration.add("GET", "/metrics", media="text/plain")
 def metrics() -> Response:
     """Give the figures of the server, as Prometheus reads them."""
-    return Response(metrics_of(current_app).text(), content_type=MEDIA_TYPE)
+    return Response(context().metrics.text(), content_type=MEDIA_TYPE)
 
 
-@administration.add(
-    "POST", SNAPSHOT, returns={200: None}, media=TAR, reads=True, patience=10, also=(429,)
-)
+@administration.add("POST", SNAPSHOT, media=TAR, reads=True, patience=10, also=(429,))
 def take_snapshot(collection: str) -> Response:
     """Take a snapshot of a collection, and download it.
 
@@ -85,7 +73,11 @@ def take_snapshot(collection: str) -> Response:
     """
     data = context().data
     name = collection_of(collection).name
-    folder = _staging(data)
+    if data.read_only:
+        folder = Path(tempfile.mkdtemp())
+    else:  # where what killed processes leave is swept up
+        folder = data.folder / f"making-{secrets.token_hex(8)}"
+        folder.mkdir(mode=0o700)
     try:
         with _one_of_few():
             contents = save_backup(data, folder / "snapshot.tar", [name])
@@ -102,16 +94,9 @@ def take_snapshot(collection: str) -> Response:
 
 
 @administration.add(
-    "PUT",
-    SNAPSHOT,
-    upload=TAR,
-    returns={201: Restored},
-    patience=20,
-    also=(429,),
-    exact=True,
-    to_all=True,
+    "PUT", SNAPSHOT, upload=TAR, statuses=(201,), patience=20, also=(429,), exact=True, to_all=True
 )
-def restore_snapshot(collection: str) -> Response:
+def restore_snapshot(collection: str) -> tuple[Restored, int]:
     """Make a collection of a snapshot of one, which may have had another name.
 
     It appears once all of it is read and proved to be what this program writes, within a minute;
@@ -134,9 +119,7 @@ def restore_snapshot(collection: str) -> Response:
     # What a client sent is the client's to mend.
     except Damaged as error:
         raise InvalidRequest(str(error), field="body") from error
-    return reply(
-        Restored(collection, contents.created, **dict(*contents.collections.values())), 201
-    )
+    return Restored(collection, contents.created, **dict(*contents.collections.values())), 201
 
 
 def _check_encoder(settings: Settings) -> None:
@@ -160,41 +143,37 @@ def _check_encoder(settings: Settings) -> None:
         )
 
 
-@operations.add("GET", "/healthz", returns={200: Health}, scope="open")
-def health() -> Response:
+@operations.add("GET", "/healthz", scope="open")
+def health() -> Health:
     """Say that the process is alive."""
-    return reply(Health("alive"))
+    return Health("alive")
 
 
-@operations.add(
-    "GET", "/readyz", returns={200: ReadinessAnswer, 503: ReadinessAnswer}, scope="open"
-)
-def readiness() -> Response:
+@operations.add("GET", "/readyz", statuses=(200, 503), scope="open")
+def readiness() -> tuple[ReadinessAnswer, int]:
     """Say whether to send requests here: 503 while collections are opened, and while stopping."""
-    now = context().readiness.now()
-    # Names of collections are for those who have a key.
-    failed, rebuilt = now.failed, context().data.rebuilt()
-    if context().keys.asks():
-        failed, rebuilt = {}, []
-    return reply(ReadinessAnswer(now.state, failed, rebuilt), 200 if now.state == "ready" else 503)
+    state, failed = context().readiness.state, context().readiness.failed
+    answer = ReadinessAnswer(state, failed, context().data.rebuilt())
+    if context().keys.asks():  # names of collections are for those who have a key
+        answer = ReadinessAnswer(state, {})
+    return answer, 200 if state == "ready" else 503
 
 
-@operations.add("GET", "/openapi.json", returns={200: None}, checks_collections=True)
+@operations.add("GET", "/openapi.json", checks_collections=True)
 def openapi_document() -> Response:
     """Give the OpenAPI document of all this."""
     return reply(_document())
 
 
-@operations.add("GET", "/docs", returns={200: None}, html=True, checks_collections=True)
+@operations.add("GET", "/docs", html=True, checks_collections=True)
 def docs() -> Response:
     """Show the OpenAPI document to a reader."""
-    text = render_template(
-        "docs.html", document=_document(), operations=_operations(), problems=KINDS
-    )
+    operations = list(context().operations.values())
+    text = render_template("docs.html", document=_document(), operations=operations, problems=KINDS)
     return Response(text, content_type=f"{HTML}; charset=utf-8")
 
 
-@operations.add("GET", "/", returns={200: None}, html=True, checks_collections=True)
+@operations.add("GET", "/", html=True, checks_collections=True)
 def home() -> Response:
     """Show where to begin."""
     names = visible(context().data.names())
@@ -204,34 +183,24 @@ def home() -> Response:
     return search_page(query, None)
 
 
-def _show(view: PageView) -> None:
-    """Make an operation of a view that is a page and nothing else."""
+for view in (*VIEWS[1:], DOCUMENT):  # the first is a search's own page
 
-    def show() -> Response:
+    def show(view: PageView = view) -> Response:
         return page(view)
 
     show.__name__, show.__doc__ = f"{view.path[1:]}_page", f"Show the page: {view.summary}"
-    operations.add("GET", view.path, returns={200: None}, html=True, checks_collections=True)(show)
-
-
-for view in (*VIEWS[1:], DOCUMENT):  # the first is a search's own page
-    _show(view)
+    operations.add("GET", view.path, html=True, checks_collections=True)(show)
 
 
 def _document() -> dict[str, Any]:
-    with _describing:
-        return _described()
+    with _describing:  # readers at once wait for one document
+        return described()
 
 
 @cache
-def _described() -> dict[str, Any]:
+def described() -> dict[str, Any]:
     """Return the OpenAPI document, which takes a second to make, and is the same for everyone."""
-    return openapi.document(_operations())
-
-
-def _operations() -> list[Operation]:
-    operations: list[Operation] = current_app.extensions[f"{EXTENSION}-operations"]
-    return operations
+    return openapi.document(context().operations.values())
 
 
 @contextmanager
@@ -251,12 +220,3 @@ def _one_of_few() -> Iterator[None]:
         yield
     finally:
         _snapshots.release()
-
-
-def _staging(data: Data) -> Path:
-    """A folder for a moment: where killed processes' leftovers are swept up, if it may be there."""
-    if data.read_only:
-        return Path(tempfile.mkdtemp())
-    folder = data.folder / f"making-{secrets.token_hex(8)}"
-    folder.mkdir(mode=0o700)
-    return folder

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from attend import Data
-from attend_service.security.keys import KeyFile
+from attend_service.keys import KeyFile
 from tests.service.pages.conftest import READY, VIEWS, Tab
 from tests.service.pages.world import IMAGE, LONG, RIGHT_TO_LEFT, SCRIPT
 from tests.service.test_server import running, wait_until_ready
@@ -138,7 +138,7 @@ def test_a_page_works_with_the_key_that_the_browser_was_asked_for(
     browser: Any, tmp_path: Path
 ) -> None:
     Data(tmp_path).create("points", dimension=2).upsert([{"id": "a", "vector": [1, 0]}])
-    key = KeyFile(tmp_path).add(scope="read").text
+    key = KeyFile(tmp_path).add(scope="read")[1]
     with running(tmp_path) as server:
         wait_until_ready(server)
         credentials = {"username": "me", "password": key}

@@ -13,15 +13,16 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from filelock import FileLock
 
 from attend.core.errors import Damaged, NotFound
+from attend.keys.files import sync_folder
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -63,21 +64,9 @@ class ApiKey:
         return SCOPES.index(self.scope) >= SCOPES.index(need)
 
     def is_over(self) -> bool:
-        return self.expires is not None and datetime.fromisoformat(self.expires) <= _now()
-
-
-class MadeKey(NamedTuple):
-    """A new key; `text` is the secret that the client sends, which is not stored."""
-
-    key: ApiKey
-    text: str
-
-
-class _UnknownKey(NamedTuple):
-    """Compared with a secret where no key has the id, so that both cases take as long."""
-
-    salt: str = "00" * 16
-    hash: str = "00" * 32
+        return self.expires is not None and datetime.fromisoformat(self.expires) <= datetime.now(
+            UTC
+        )
 
 
 class KeyFile:
@@ -109,40 +98,50 @@ class KeyFile:
         scope: Scope = "read",
         collections: Sequence[str] = (),
         expires: datetime | None = None,
-    ) -> MadeKey:
-        """Make a key and store its hash; without `collections` it opens all."""
+    ) -> tuple[ApiKey, str]:
+        """Make a key and store its hash; without `collections` it opens all.
+
+        Returns: the key, and the text that the client sends, which is not stored.
+        """
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(SECRET_BYTES)
         salt = secrets.token_hex(16)
-        key = ApiKey(
-            id=id,
-            name=name,
-            scope=scope,
-            collections=tuple(dict.fromkeys(collections)) or None,
-            created=_stamp(_now()),
-            expires=None if expires is None else _stamp(expires),
-            salt=salt,
-            hash=_hash(salt, secret),
-        )
-        self._change(lambda keys: [*keys, key])
-        return MadeKey(key, f"attend_{id}_{secret}")
+        opened = tuple(dict.fromkeys(collections)) or None
+        until = None if expires is None else _stamp(expires)
+        created = _stamp(datetime.now(UTC))
+        key = ApiKey(id, name, scope, opened, created, until, salt, _hash(salt, secret))
+        with self._locked():
+            self._publish([*self.all(), key])
+        return key, f"attend_{id}_{secret}"
 
     def remove(self, id: str) -> ApiKey:
         """Remove a key. Raises NotFound where no key has the id."""
-        removed: list[ApiKey] = []
+        with self._locked():
+            keys = {key.id: key for key in self.all()}
+            removed = keys.pop(id, None)
+            if removed is None:
+                raise NotFound(
+                    f"There is no key with the id {id!r}; 'attend keys list' shows them."
+                )
+            self._publish(list(keys.values()))
+        return removed
 
-        def without(keys: list[ApiKey]) -> list[ApiKey]:
-            removed.extend(key for key in keys if key.id == id)
-            return [key for key in keys if key.id != id]
+    def _locked(self) -> FileLock:
+        return FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS, mode=0o600)
 
-        self._change(without)
-        if not removed:
-            raise NotFound(f"There is no key with the id {id!r}; 'attend keys list' shows them.")
-        return removed[0]
-
-    def _change(self, change: Callable[[list[ApiKey]], list[ApiKey]]) -> None:
-        with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS, mode=0o600):
-            content = {"keys": [asdict(key) for key in change(self.all())]}
-            _publish(self.path, json.dumps(content, indent=1).encode())
+    def _publish(self, keys: Sequence[ApiKey]) -> None:
+        """Replace the file whole, readable by its owner alone."""
+        fresh = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump({"keys": list(map(asdict, keys))}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+        sync_folder(self.path.parent)  # a removed key does not come back with a power cut
 
 
 class KeyRing:
@@ -168,17 +167,17 @@ class KeyRing:
         shaped = SHAPE.fullmatch(text)
         id, secret = shaped.groups() if shaped else ("", text)
         key = self._keys().get(id)
-        against = key or _UnknownKey()
-        is_right = hmac.compare_digest(_hash(against.salt, secret), against.hash)
+        # Where no key has the id, it takes as long.
+        salt, hash = (key.salt, key.hash) if key is not None else ("00" * 16, "00" * 32)
+        is_right = hmac.compare_digest(_hash(salt, secret), hash)
         return key if is_right and key is not None and not key.is_over() else None
 
     def _keys(self) -> Mapping[str, ApiKey]:
-        state: _State = None
         try:
             stat = self._file.path.stat()
-            state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+            state: _State = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         except FileNotFoundError:
-            pass
+            state = None
         seen, keys = self._seen
         if seen != state:
             # Read after the state: a change between the two is read again next time.
@@ -197,30 +196,6 @@ def _key(stored: Mapping[str, Any]) -> ApiKey:
 
 def _hash(salt: str, secret: str) -> str:
     return hashlib.sha256(f"{salt}{secret}".encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _publish(path: Path, content: bytes) -> None:
-    """Replace a file whole, readable by its owner alone."""
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # a key that was removed does not come back with a power cut
-    finally:
-        os.close(folder)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _stamp(moment: datetime) -> str:

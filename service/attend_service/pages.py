@@ -1,0 +1,155 @@
+"""What a person sees: a page for each thing to look at, over the same API that programs use.
+
+Templates are in `templates/pages`, one for each view; scripts and styles in `static`, modules that
+the browser loads as they are. Searching works without scripts; the rest says that it needs them.
+The start page has questions to begin with: those that a collection stores, or that its contents
+suggest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from flask import Response, render_template, request
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from attend import DEFAULT_COLLECTION, Collection
+from attend.api.answers import Answer
+from attend.api.search import PlainSearch
+from attend.core.errors import OutOfFiles
+from attend.values import display_title
+from attend_service.context import collection_of, context
+from attend_service.replies import HTML
+from attend_service.security import visible
+
+log = logging.getLogger("attend")
+
+SETTING = "questions"
+"""The setting of a collection that holds its questions."""
+
+MOST = 8
+TITLES = 4
+LONGEST = 80
+"""Characters of a title that is a question to click."""
+
+FOREIGN = "who won the world cup in 1998"
+"""A question that few collections answer."""
+
+
+class PageView(NamedTuple):
+    """A page of its own, as the menu has it."""
+
+    path: str
+    title: str
+    summary: str
+
+
+SEARCH = PageView("/search", "Search", "Search documents, and see the weights behind the answer.")
+VIEWS = (
+    SEARCH,
+    PageView("/attention", "Attention", "Which documents several queries attend to, head by head."),
+    PageView("/compare", "Compare", "Compare two versions, rank by rank."),
+    PageView("/recommend", "Recommend", "Pick what you like. Every suggestion says why."),
+    PageView("/teach", "Teach", "Label documents, train on the labels, promote or roll back."),
+    PageView("/map", "Map", "The documents in two dimensions, with the place of a query."),
+    PageView("/add", "Add data", "Drop a file, choose its fields, search it."),
+    PageView("/operate", "Operate", "Collections, jobs, and latency."),
+)
+
+DOCUMENT = PageView("/document", "Document", "One document: its texts, its value and its payload.")
+"""A page that hits lead to; it is not in the menu."""
+
+
+class StartQuestion(BaseModel):
+    """A question to click, with the field that answers it and a remark for the reader."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    query: Annotated[str, Field(min_length=1, max_length=256)]
+    value: Annotated[str, Field(max_length=256)] | None = None
+    remark: Annotated[str, Field(max_length=80)] | None = None
+
+
+_stored = TypeAdapter(list[StartQuestion])
+
+
+def page(view: PageView) -> Response:
+    """Render a view with the names of the collections; scripts fetch the rest."""
+    return _rendered(f"pages/{view.path[1:]}.html", view, request.args.get("collection"))
+
+
+def search_page(query: PlainSearch, answer: Answer | None) -> Response:
+    """Render the search page with its answer, so that it works without scripts."""
+    is_start = request.path == "/"
+    return _rendered(
+        "pages/search.html",
+        SEARCH,
+        query.collection,
+        query=query,
+        answer=answer,
+        is_start=is_start,
+        start=_start(query.collection) if is_start else None,
+        base=request.host_url.rstrip("/"),
+    )
+
+
+def first_collection(names: list[str]) -> str:
+    """Return the collection to use if none is named."""
+    return DEFAULT_COLLECTION if DEFAULT_COLLECTION in names or not names else names[0]
+
+
+def _rendered(template: str, view: PageView, collection: str | None, **more: Any) -> Response:
+    names = visible(context().data.names())
+    text = render_template(
+        template,
+        view=view,
+        names=names,
+        collection=collection or first_collection(names),
+        read_only=context().settings.read_only,
+        pictures=" ".join(context().settings.picture_origin),
+        **more,
+    )
+    return Response(text, content_type=f"{HTML}; charset=utf-8")
+
+
+def store_questions(collection: Collection, questions: Sequence[StartQuestion]) -> None:
+    """Store the questions that the start page offers for a collection, in its settings."""
+    dumped: list[Any] = [question.model_dump(exclude_none=True) for question in questions]
+    collection.store.put_settings({SETTING: dumped})
+
+
+def _start(name: str) -> Mapping[str, Any] | None:
+    """Return the documents and the questions of a collection; None where it cannot be opened."""
+    try:
+        collection = collection_of(name)
+        documents = collection.store.counts()[0]
+        stored = collection.store.settings().get(SETTING) or []
+        try:  # a restored snapshot may hold anything here
+            questions = _stored.validate_python(stored)[:MOST]
+        except ValidationError:
+            questions = []
+        return {"questions": questions or _suggested(collection), "documents": documents}
+    except OutOfFiles:
+        raise
+    # A collection that cannot be opened must not take the start page away.
+    except Exception as error:
+        log.warning("The collection %r cannot be opened: %s", name, error)
+        return None
+
+
+def _suggested(collection: Collection) -> list[StartQuestion]:
+    """Suggest titles, and a question that nothing answers.
+
+    Queries of feedback are their users', and are shown to nobody else.
+    """
+    if collection.settings.encoder is None:
+        return []
+    titles = [display_title(*document[1:]) for document in collection.store.sample(TITLES)]
+    texts = dict.fromkeys(text for text in titles if text and len(text) <= LONGEST)
+    questions = [StartQuestion(query=text) for text in texts]
+    active = collection.store.active("search")
+    if questions and active is not None and active.tuning.get("null"):
+        questions.append(StartQuestion(query=FOREIGN, remark="one that nothing here answers"))
+    return questions
