@@ -241,6 +241,7 @@ def main(path: str) -> None:
 
     import attend.encoder
     import attend.learning
+    import attend_service.cli  # noqa: F401
 
     attend.encoder.load = functools.cache(attend.encoder.load)  # type: ignore[assignment]
     attend.encoder.load(attend.encoder.DEFAULT)
