@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from attend.api.base import NAME_PATTERN
-from attend.cli import Commands, main
+from attend.cli import main
+from attend.cli.options import Commands
 from attend.cli.output import table
 from attend_service import logs
 from attend_service.keys import SCOPES, ApiKey, KeyFile, Scope
