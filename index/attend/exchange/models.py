@@ -110,7 +110,11 @@ def export_model(
     query, document = layers_of(projection)
     similarity = SIMILARITY[collection.settings.scorer]
     missing = missing_parts(stored, projection, collection.store.example_count())
-    _check_apart(folder, collection)
+    # Replacing a folder must not remove the database or the encoder.
+    target = folder.resolve()
+    for home in (collection.folder.resolve(), encoder_folder(encoder)):
+        if home is not None and (home.is_relative_to(target) or target.is_relative_to(home)):
+            raise Conflict(f"{folder} and {home} lie one in the other; export to a folder apart.")
     with _new_folder(folder, force=force) as making:
         _save_model(encoder, (query, document), similarity, making)
         sample = collection.store.sample(TRIAL_DOCUMENTS)
@@ -375,14 +379,6 @@ def _check_free(target: Path, *, force: bool) -> None:
     raise Conflict(
         f"{target} exists; choose another name, or replace it and all it holds with --force."
     )
-
-
-def _check_apart(folder: Path, collection: Collection) -> None:
-    """Raise Conflict where replacing a folder would remove the database or the encoder."""
-    target = folder.resolve()
-    for home in (collection.folder.resolve(), encoder_folder(collection.settings.encoder or "")):
-        if home is not None and (home.is_relative_to(target) or target.is_relative_to(home)):
-            raise Conflict(f"{folder} and {home} lie one in the other; export to a folder apart.")
 
 
 # -- layers ----------------------------------------------------------------------------------

@@ -379,25 +379,22 @@ def moved(stored: Float32, new: Float32) -> bool:
 
 def check_interactions(interactions: Sequence[Interaction]) -> None:
     """Raise InvalidRequest for a wrong user, value or time."""
-    for place, interaction in enumerate(interactions):
-        if reason := _wrong_interaction(interaction):
-            raise InvalidRequest(f"Interaction {place} {reason}", field=f"interactions.{place}")
-
-
-def _wrong_interaction(interaction: Interaction) -> str | None:
-    if not 1 <= len(interaction.user) <= MAX_ID:
-        return f"has a user of {len(interaction.user)} characters; send 1 to {MAX_ID}."
-    try:
-        interaction.user.encode()
-    except UnicodeEncodeError:
-        return "has a user with half of a surrogate pair; send a text without."
-    if interaction.time is not None and not math.isfinite(interaction.time):
-        return f"has the time {interaction.time}; send seconds since 1970, or none."
-    try:
-        stored_value(interaction.value)
-    except ValueError:
-        return "has a value that holds NaN or infinity; send finite numbers, or none."
-    return None
+    for place, (user, _, value, time) in enumerate(interactions):
+        reason = None
+        if not 1 <= len(user) <= MAX_ID:
+            reason = f"a user of {len(user)} characters; send 1 to {MAX_ID}"
+        elif any("\ud800" <= sign <= "\udfff" for sign in user):
+            reason = "a user with half of a surrogate pair; send a text without"
+        elif time is not None and not math.isfinite(time):
+            reason = f"the time {time}; send seconds since 1970, or none"
+        try:
+            stored_value(value)
+        except ValueError:
+            reason = reason or "a value that holds NaN or infinity; send finite numbers, or none"
+        if reason:
+            raise InvalidRequest(
+                f"Interaction {place} has {reason}.", field=f"interactions.{place}"
+            )
 
 
 def user_ids(db: Database, users: Sequence[str]) -> dict[str, int]:

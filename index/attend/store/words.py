@@ -407,17 +407,9 @@ TOKENIZER = Tokenizer()
 """Shared by all: it stores nothing."""
 
 
-class WordMatch(NamedTuple):
-    """The documents that have one word. Rows take as few bytes as they need."""
-
-    rows: NDArray[np.unsignedinteger[Any]]  # (n,) ascending
-    scores: Float32  # (n,) BM25 of this word alone, above 0
-
-    @classmethod
-    def of(cls, pairs: Sequence[tuple[int, float]]) -> WordMatch:
-        rows = np.array([row for row, _ in pairs], dtype=np.int64)
-        narrow = rows.astype(np.min_scalar_type(int(rows.max(initial=0))))
-        return cls(narrow, np.array([score for _, score in pairs], dtype=np.float32))
+WordMatch = tuple[NDArray[np.unsignedinteger[Any]], Float32]
+"""The rows of documents that have one word (n,), ascending, in as few bytes as they need; and the
+BM25 of this word alone, above 0 (n,)."""
 
 
 class WordCache:
@@ -425,7 +417,7 @@ class WordCache:
 
     def __init__(self) -> None:
         self.matches = LimitedCache[tuple[int, str], WordMatch](
-            CACHED_SCORES, lambda match: len(match.rows) + OVERHEAD
+            CACHED_SCORES, lambda match: len(match[0]) + OVERHEAD
         )
         self.counts = LimitedCache[tuple[int, str, int], int](MAX_COUNTS, lambda count: 1)
         self.sizes = LimitedCache[int, int](1, lambda size: 1)
@@ -468,7 +460,10 @@ class WordReader:
         pairs = self._db.execute(
             "SELECT rowid, -bm25(lexical) FROM lexical WHERE lexical MATCH ?", [quoted(word)]
         ).fetchall()
-        return self._cache.matches.put((self._texts, stem), WordMatch.of(pairs))
+        rows = np.array([row for row, _ in pairs], dtype=np.int64)
+        narrow = rows.astype(np.min_scalar_type(int(rows.max(initial=0))))
+        scores = np.array([score for _, score in pairs], dtype=np.float32)
+        return self._cache.matches.put((self._texts, stem), (narrow, scores))
 
 
 class FewerWords(WordReader):
@@ -507,15 +502,15 @@ class FewerWords(WordReader):
 
     def match(self, stem: str, word: str) -> WordMatch:
         """Return the documents left that have a word."""
-        match, absent = super().match(stem, word), self._absent(stem, word)
-        left = WordMatch(np.delete(match.rows, absent), np.delete(match.scores, absent))
+        (rows, scores), absent = super().match(stem, word), self._absent(stem, word)
+        left = np.delete(rows, absent)
         before = idf(super().count(stem, word, self._most), self._whole)
-        factor = idf(len(left.rows), self._left) / before
-        return left._replace(scores=left.scores * np.float32(factor))
+        factor = np.float32(idf(len(left), self._left) / before)
+        return left, np.delete(scores, absent) * factor
 
     def _absent(self, stem: str, word: str) -> Int64:
         """Return the places of absent documents among those that have a word."""
-        rows = super().match(stem, word).rows
+        rows, _ = super().match(stem, word)
         places = np.minimum(np.searchsorted(rows, self._rows), len(rows) - 1)
         return np.asarray(places[rows[places] == self._rows], dtype=np.int64)
 
@@ -580,8 +575,8 @@ def _summed(matches: Sequence[WordMatch]) -> tuple[Int64, Float64]:
     """Return the rows of the documents of several matches, and the sum of the scores of each."""
     if not matches:
         return np.empty(0, dtype=np.int64), np.empty(0)
-    rows = np.concatenate([match.rows for match in matches]).astype(np.int64)
-    scores = np.concatenate([match.scores for match in matches])
+    rows = np.concatenate([rows for rows, _ in matches]).astype(np.int64)
+    scores = np.concatenate([scores for _, scores in matches])
     first, last = int(rows.min()), int(rows.max())
     if last - first > MAX_SPAN:
         rows, places = np.unique(rows, return_inverse=True)

@@ -362,9 +362,9 @@ def test_little_memory_gives_the_same_answers(store, monkeypatch):
 def test_a_second_search_reads_no_text_and_a_change_makes_it_read(store, monkeypatch):
     write(store, {"a": "aa", "b": "bb", "c": "cc"})
     first = store.lexical("aa").scores
-    read = store_words.WordMatch.of
-    calls: list[int] = []
-    monkeypatch.setattr(store_words.WordMatch, "of", lambda rows: calls.append(1) or read(rows))
+    matches = store._words.matches
+    put, calls = matches.put, []
+    monkeypatch.setattr(matches, "put", lambda *match: calls.append(1) or put(*match))
     np.testing.assert_array_equal(store.lexical("aa").scores, first)
     store.revise("b", lambda stored: stored._replace(value=1), value_hash)
     store.lexical("aa")
