@@ -66,15 +66,6 @@ def answer_text(answer: Mapping[str, Any]) -> str:
     return value if share is None else f"{value} ({share:.2f})"
 
 
-def hit_line(hit: Any) -> str:
-    """Return a hit or a recommendation as one line."""
-    text = hit.title or hit.passage or hit.text
-    parts = [repr(hit.id), f"weight {hit.weight:.3f}"]
-    parts += [] if hit.value is None else [f"value {shortened(hit.value)}"]
-    parts += [repr(shortened(text))] if text else []
-    return f"{type(hit).__name__}({', '.join(parts)})"
-
-
 def hits_line(hits: Sequence[Any]) -> str:
     """Return the best hits of a list, on one line."""
     named = [f"{hit.id!r} {hit.weight:.3f}" for hit in hits[:SHOWN_HITS]]
@@ -92,7 +83,7 @@ def hits_table(hits: Sequence[Any], summary: str) -> str:
             f'<span style="{BAR.format(width=120 * min(max(hit.weight, 0.0), 1.0))}"></span> '
             f"{hit.weight:.3f}",
             "" if hit.value is None else escape(shortened(hit.value, LONGEST_CELL)),
-            escape(shortened(_text_of(hit), LONGEST_CELL)),
+            escape(shortened(hit._words or hit.payload or "", LONGEST_CELL)),
         )
         for rank, hit in enumerate(hits, start=1)
     ]
@@ -115,10 +106,22 @@ def name_of(part: Mapping[str, Any]) -> str:
     return shortened(str(name))
 
 
-def _text_of(hit: Any) -> str:
-    """Return the words that tell a hit from others: its title, its passage, else its payload."""
-    text = hit.title or hit.passage or hit.text
-    return text or (json.dumps(hit.payload, default=str) if hit.payload else "")
+class Shown:
+    """A document in a list, for people: one line in a terminal, a table in a notebook."""
+
+    @property
+    def _words(self: Any) -> Any:
+        """Return the words that tell it from others: its title, its passage or its text."""
+        return self.title or self.passage or self.text
+
+    def __repr__(self: Any) -> str:
+        parts = [repr(self.id), f"weight {self.weight:.3f}"]
+        parts += [] if self.value is None else [f"value {shortened(self.value)}"]
+        parts += [repr(shortened(self._words))] if self._words else []
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        return hits_table([self], repr(self))
 
 
 class Highlight(Reply):
@@ -180,7 +183,7 @@ class MemoryShare(Reply):
     """Of the attention over stored questions; what is missing from one moves nothing."""
 
 
-class Hit(Reply):
+class Hit(Shown, Reply, repr=False):
     """One attended document; the weights of all attended documents sum to one, or where a training
     has fitted a no-answer score to `confidence`.
 
@@ -216,12 +219,6 @@ class Hit(Reply):
     """The number of attended documents in the group."""
     group_weight: float | None = None
     """The sum of their weights."""
-
-    def __repr__(self) -> str:
-        return hit_line(self)
-
-    def _repr_html_(self) -> str:
-        return hits_table([self], hit_line(self))
 
 
 class FacetValue(Reply):
@@ -406,7 +403,7 @@ class AcrossAnswer(Reply):
         return "".join(answer._repr_html_() for answer in self.answers.values())
 
 
-class Recommendation(Reply):
+class Recommendation(Shown, Reply, repr=False):
     """One recommended document."""
 
     id: str
@@ -426,12 +423,6 @@ class Recommendation(Reply):
     """The texts of the document, one after the other; present if `include` names text."""
     passage: str | None = None
     """The passage that matched the history; present if requested by `include`."""
-
-    def __repr__(self) -> str:
-        return hit_line(self)
-
-    def _repr_html_(self) -> str:
-        return hits_table([self], hit_line(self))
 
 
 class RecommendAnswer(Reply):

@@ -10,13 +10,9 @@ from typing import Annotated, Any, Protocol, TypeAlias
 import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
+from attend.api import base
 from attend.api.answers import Facets
 from attend.api.base import (
-    MAX_CURSOR,
-    MAX_DOCUMENTS,
-    MAX_PAGE,
-    MAX_WIDTH,
-    NAME_PATTERN,
     Consistency,
     DocumentId,
     Filter,
@@ -107,7 +103,7 @@ class DocumentRequest(Request):
 class UpsertRequest(Request):
     """Documents to insert or replace: all of them or, if one is wrong, none."""
 
-    documents: list[DocumentRequest] = Field(max_length=MAX_DOCUMENTS)
+    documents: list[DocumentRequest] = Field(max_length=base.MAX_DOCUMENTS)
 
     @property
     def parsed(self) -> Sequence[Document]:
@@ -166,7 +162,7 @@ class CollectionSettings(Request):
 
     encoder: str | None = Field(None, max_length=1024)
     """Model name or folder; the packaged MiniLM if absent."""
-    dimension: int | None = Field(None, ge=1, le=MAX_WIDTH)
+    dimension: int | None = Field(None, ge=1, le=base.MAX_WIDTH)
     """Width of the vectors that documents bring; such a collection has no encoder."""
     normalize: bool | None = None
     """Scale brought vectors to length one, or keep them as they are. If absent, the first write
@@ -217,7 +213,7 @@ class SettingsChange(Request):
 class DeletionRequest(Request):
     """The documents to delete: by id or by filter."""
 
-    ids: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
+    ids: list[DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
     filter: Filter | None = None
 
     def check(self) -> None:
@@ -234,9 +230,9 @@ CONSISTENCY = (
 class ListingRequest(Request):
     """The documents to list."""
 
-    limit: int = Field(100, ge=0, le=MAX_PAGE)
+    limit: int = Field(100, ge=0, le=base.MAX_PAGE)
     """The most to list; 0 to count only."""
-    cursor: str | None = Field(None, max_length=MAX_CURSOR)
+    cursor: str | None = Field(None, max_length=base.MAX_CURSOR)
     """`next` of the previous page, with the same filter. Writes shift nothing: no document comes
     twice, and none that stays is skipped."""
     filter: Filter | None = None
@@ -262,7 +258,7 @@ class FacetsRequest(Request):
 class AliasRequest(Request):
     """The collection that an alias names."""
 
-    collection: str = Field(pattern=NAME_PATTERN, examples=["books"])
+    collection: str = Field(pattern=base.NAME_PATTERN, examples=["books"])
 
 
 class CollectionSummary(Reply):

@@ -15,20 +15,8 @@ from pydantic import (
     JsonValue,
 )
 
-from attend.api.base import (
-    ABSENT,
-    MAX_CURSOR,
-    MAX_DOCUMENTS,
-    MAX_PAGE,
-    MAX_ROW,
-    DocumentId,
-    Reply,
-    Request,
-    Text,
-    Time,
-    UserId,
-    WrongField,
-)
+from attend.api import base
+from attend.api.base import ABSENT, DocumentId, Reply, Request, Text, Time, UserId, WrongField
 from attend.api.search import AnyQuery, Query
 from attend.core.types import MAX_WEIGHT, Example
 from attend.store.protocol import Interaction, StoredExample
@@ -83,19 +71,19 @@ class FeedbackItem(Request):
 class FeedbackRequest(Request):
     """Labels of documents for queries."""
 
-    items: list[FeedbackItem] = Field(max_length=MAX_DOCUMENTS)
+    items: list[FeedbackItem] = Field(max_length=base.MAX_DOCUMENTS)
 
 
 class FeedbackDeletion(Request):
     """The feedback to delete: by its ids, about some documents or queries, or all there is."""
 
-    ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
-        None, max_length=MAX_DOCUMENTS
+    ids: list[Annotated[int, Field(ge=1, le=base.MAX_ROW)]] | None = Field(
+        None, max_length=base.MAX_DOCUMENTS
     )
     """Ids of examples."""
-    documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
+    documents: list[DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
     """Ids of documents."""
-    queries: list[Text] | None = Field(None, max_length=MAX_DOCUMENTS)
+    queries: list[Text] | None = Field(None, max_length=base.MAX_DOCUMENTS)
     """Texts of queries, as they were sent."""
     all: bool = Field(False, strict=True)
     """True: everything, whatever it is about."""
@@ -113,9 +101,9 @@ class FeedbackDeletion(Request):
 class FeedbackListing(Request):
     """The feedback to list."""
 
-    limit: int = Field(0, ge=0, le=MAX_PAGE)
+    limit: int = Field(0, ge=0, le=base.MAX_PAGE)
     """The most to list; 0 to count only."""
-    before: int | None = Field(None, ge=1, le=MAX_ROW)
+    before: int | None = Field(None, ge=1, le=base.MAX_ROW)
     """`next` of the previous page."""
 
 
@@ -137,7 +125,7 @@ class InteractionItem(Request):
 class InteractionsRequest(Request):
     """Interactions to store, all or none."""
 
-    items: list[InteractionItem] = Field(max_length=MAX_DOCUMENTS)
+    items: list[InteractionItem] = Field(max_length=base.MAX_DOCUMENTS)
     liked_from: FiniteFloat | None = None
     """From now on numbers from here up are likes, of all that are stored; null: chosen from the
     data again. Stays as it is if absent."""
@@ -148,9 +136,9 @@ class InteractionListing(Request):
 
     user: UserId | None = None
     """Only those of this user."""
-    limit: int = Field(100, ge=0, le=MAX_PAGE)
+    limit: int = Field(100, ge=0, le=base.MAX_PAGE)
     """The most to list; 0 to count only."""
-    cursor: str | None = Field(None, max_length=MAX_CURSOR)
+    cursor: str | None = Field(None, max_length=base.MAX_CURSOR)
     """`next` of the previous page, of the same user."""
 
 
@@ -158,7 +146,7 @@ class InteractionDeletion(Request):
     """The interactions to delete: a user's, those with documents, or a user's with these."""
 
     user: UserId | None = None
-    documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
+    documents: list[DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
     all: bool = False
     """All there are."""
 

@@ -6,10 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
+from attend.api import base
 from attend.api.base import (
-    MAX_FIELDS,
-    MAX_K,
-    MAX_ROW,
     AttendSize,
     DocumentId,
     Included,
@@ -140,9 +138,9 @@ class RecommendRequest(Request):
         ),
     ] = Field(None, min_length=1, max_length=MAX_TARGETS)
     """Predict the user's value of these, instead of recommending."""
-    k: int = Field(10, ge=1, le=MAX_K)
+    k: int = Field(10, ge=1, le=base.MAX_K)
     """The number of documents to list."""
-    offset: int = Field(0, ge=0, le=MAX_K)
+    offset: int = Field(0, ge=0, le=base.MAX_K)
     """The number of documents to skip before the first that is listed."""
     attend: AttendSize = "all"
     """The number of documents over which weights sum to one."""
@@ -161,7 +159,7 @@ class RecommendRequest(Request):
     maximal marginal relevance."""
     reserve: FiniteFloat = Field(0.0, ge=0, le=1)
     """The least share of the list for documents without interactions."""
-    fields: list[Path] | None = Field(None, max_length=MAX_FIELDS)
+    fields: list[Path] | None = Field(None, max_length=base.MAX_FIELDS)
     """The fields of the payload (dotted), and text fields, to return in `payload`; all of the
     payload if absent."""
     include: Included | None = None
@@ -173,7 +171,7 @@ class RecommendRequest(Request):
     """Add a display title to each hit, as in a search."""
     explain: bool = False
     """Add to each hit the share of each part of the history."""
-    projection: int | None = Field(None, ge=1, le=MAX_ROW)
+    projection: int | None = Field(None, ge=1, le=base.MAX_ROW)
     """A version instead of the active one."""
 
     def check(self) -> None:

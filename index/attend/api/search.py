@@ -10,14 +10,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
+from attend.api import base
 from attend.api.base import (
-    DEFAULT_COLLECTION,
-    MAX_ATTEND,
-    MAX_CURSOR,
-    MAX_FIELDS,
-    MAX_K,
-    MAX_ROW,
-    NAME_PATTERN,
     AttendSize,
     Consistency,
     DocumentId,
@@ -190,16 +184,16 @@ Explained = Annotated[bool | Literal["tokens"], BeforeValidator(_explained)]
 class Mask(Request):
     """Document ids to leave out before the softmax, or the only ones to keep."""
 
-    exclude: list[DocumentId] = Field(default_factory=list, max_length=MAX_ATTEND)
-    only: list[DocumentId] | None = Field(default=None, max_length=MAX_ATTEND)
+    exclude: list[DocumentId] = Field(default_factory=list, max_length=base.MAX_ATTEND)
+    only: list[DocumentId] | None = Field(default=None, max_length=base.MAX_ATTEND)
 
 
 class SearchOptions(Request):
     """Everything about a search except its query."""
 
-    k: int = Field(10, ge=1, le=MAX_K)
+    k: int = Field(10, ge=1, le=base.MAX_K)
     """The number of attended documents to list."""
-    offset: int = Field(0, ge=0, le=MAX_K)
+    offset: int = Field(0, ge=0, le=base.MAX_K)
     """The number of documents to skip before the first that is listed."""
     attend: AttendSize = 100
     """The number of top documents over which weights sum to one."""
@@ -240,11 +234,11 @@ class SearchOptions(Request):
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """Give no answer below this confidence; 0 always answers. If absent, the threshold of the
     training, or before one 0.05: the share of the collection's own passages that it refuses."""
-    projection: int | None = Field(None, ge=1, le=MAX_ROW)
+    projection: int | None = Field(None, ge=1, le=base.MAX_ROW)
     """Answer with this projection version instead of the active one."""
     decode: bool = False
     """Name the stored value nearest to a blended vector."""
-    cursor: str | None = Field(None, max_length=MAX_CURSOR)
+    cursor: str | None = Field(None, max_length=base.MAX_CURSOR)
     """`next` of the previous page, unchanged; writes between two pages do not shift them. All other
     fields must be as before, except k."""
     min_score: FiniteFloat | None = None
@@ -253,7 +247,7 @@ class SearchOptions(Request):
     """List only the best document of each group, with the group's size and weight among the
     attended; a group has one value in this field of value or payload. A document without the field
     is a group of its own."""
-    fields: list[Path] | None = Field(None, max_length=MAX_FIELDS)
+    fields: list[Path] | None = Field(None, max_length=base.MAX_FIELDS)
     """The fields of the payload (dotted), and text fields, to return in `payload`; all of the
     payload if absent."""
     include: Included | None = None
@@ -323,7 +317,7 @@ class SearchRequest(SearchOptions):
 class AcrossRequest(SearchRequest):
     """One search over several collections, with one set of options."""
 
-    collections: list[Annotated[str, Field(pattern=NAME_PATTERN)]] = Field(
+    collections: list[Annotated[str, Field(pattern=base.NAME_PATTERN)]] = Field(
         min_length=1, max_length=MAX_COLLECTIONS
     )
     """Their names, or aliases of them."""
@@ -399,7 +393,7 @@ class PlainSearch(SearchOptions):
 
     q: Text | None = Field(None, examples=["a white whale"])
     """The text to search for; without it a browser gets a form."""
-    collection: str = Field(DEFAULT_COLLECTION, pattern=NAME_PATTERN)
+    collection: str = Field(base.DEFAULT_COLLECTION, pattern=base.NAME_PATTERN)
 
     def request(self) -> dict[str, Any]:
         """Return the fields of a `SearchRequest`."""
@@ -411,9 +405,9 @@ class MapRequest(Request):
 
     query: AnyQuery | None = None
     """Show its place and its weights."""
-    projection: int | None = Field(None, ge=1, le=MAX_ROW)
+    projection: int | None = Field(None, ge=1, le=base.MAX_ROW)
     """The version to show; the active one if absent."""
-    before: int | None = Field(None, ge=1, le=MAX_ROW)
+    before: int | None = Field(None, ge=1, le=base.MAX_ROW)
     """Also show the places under this version."""
     limit: int = Field(1000, ge=1, le=MAX_POINTS)
     """The most documents to show."""

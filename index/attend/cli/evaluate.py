@@ -11,44 +11,25 @@ import click
 from tqdm import tqdm
 
 from attend.api.answers import Recommended
-from attend.api.base import Request
 from attend.api.learning import ComparisonAnswer, QueryDifference
 from attend.api.search import SearchOptions
 from attend.cli.learning import InteractionFile
 from attend.cli.options import (
     FOLDER,
     VERSION,
+    CommandOptions,
     InputFile,
     Target,
     checked,
-    flags,
-    main,
+    collection_command,
     model_options,
-    on_collection,
     present,
-    take,
 )
 from attend.cli.output import table
 from attend.collection.collection import Collection
 from attend.core.liking import Liking, chosen_liking, is_liked
+from attend.measure import interactions, plots, rankings
 from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare
-from attend.measure.interactions import (
-    CUT,
-    UserHistory,
-    numbers_by_user,
-    protocol_of,
-    rating_errors,
-    read_ids,
-)
-from attend.measure.interactions import evaluate as evaluate_recommendations
-from attend.measure.plots import check_installed, draw
-from attend.measure.rankings import (
-    MEASURES,
-    evaluate,
-    judged_queries,
-    read_qrels,
-    read_queries,
-)
 from attend.measure.statistics import Interval
 from attend.store import Interaction
 from attend.values import as_numbers
@@ -65,7 +46,7 @@ def version(text: Any) -> VersionName:
     return "active" if text == "active" else VERSION.convert(text, None, None)
 
 
-class EvaluationFiles(Request):
+class EvaluationFiles(CommandOptions):
     """The files of an evaluation, and the options of a comparison."""
 
     queries: InputFile = None
@@ -79,14 +60,13 @@ class EvaluationFiles(Request):
     they are removed from histories."""
     plots: Annotated[Path | None, FOLDER, "FOLDER"] = None
     """With --compare: write reliability.png and gains.png there."""
-    measure: Annotated[str, click.Choice(list(MEASURES))] = MEASURE
+    measure: Annotated[str, click.Choice(list(rankings.MEASURES))] = MEASURE
     """With --compare: the measure by which queries gain and lose."""
     examples: Annotated[int, click.IntRange(0)] = EXAMPLES
     """With --compare: the number of most changed queries to list."""
 
 
-@main.command("evaluate")
-@on_collection
+@collection_command("evaluate")
 @model_options(EvaluationFiles, "queries", "qrels")
 @model_options(InteractionFile)
 @model_options(EvaluationFiles, "history", "cold")
@@ -122,24 +102,22 @@ def evaluate_command(target: Target, **options: Any) -> None:
         --compare 1 active --plots pictures
       attend evaluate --data library --interactions test.tsv --history train.tsv
     """
-    interactions, files = take(InteractionFile, options), take(EvaluationFiles, options)
+    test, files = InteractionFile.take(options), EvaluationFiles.take(options)
     versions, options = options.pop("versions"), present(options)
-    _check_options(files, interactions, versions, options)
+    _check_options(files, test, versions, options)
     if files.plots is not None:
-        check_installed()
+        plots.check_installed()
     collection = target.collection()
-    if interactions:
-        result, text = _evaluate_recommendations(collection, interactions, files, options)
+    if test:
+        result, text = _evaluate_recommendations(collection, test, files, options)
     else:
-        result, text = _evaluate_rankings(
-            collection, files, versions, interactions.encoding, options
-        )
+        result, text = _evaluate_rankings(collection, files, versions, test.encoding, options)
     target.show(result, text)
 
 
 def _check_options(
     files: EvaluationFiles,
-    interactions: InteractionFile,
+    test: InteractionFile,
     versions: tuple[VersionName, VersionName] | None,
     options: Mapping[str, Any],
 ) -> None:
@@ -148,20 +126,20 @@ def _check_options(
     judgements = named & {"queries", "qrels"}
     if versions and "projection" in options:
         raise click.UsageError("--compare names its versions itself; leave --projection out.")
-    of_comparisons = flags(("plots", "measure", "examples"), files).replace(", ", " and ")
+    of_comparisons = files.flags("plots", "measure", "examples").replace(", ", " and ")
     if of_comparisons and not versions:
         raise click.UsageError(f"{of_comparisons} need a comparison; add --compare.")
-    if interactions:
+    if test:
         if judgements:
             raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
     elif named & {"history", "cold"}:
         raise click.UsageError("--history and --cold go with --interactions; give it.")
     elif len(judgements) < 2:
         raise click.UsageError("Give --queries with --qrels, or --interactions.")
-    elif {"delimiter", "no_header"} & interactions.model_fields_set:
+    elif {"delimiter", "no_header"} & test.model_fields_set:
         raise click.UsageError("--delimiter and --no-header are about --interactions; give it.")
     checked(SearchOptions, options)
-    if interactions and (versions or options.keys() - {"projection"}):
+    if test and (versions or options.keys() - {"projection"}):
         raise click.UsageError("Beside --interactions, of the options only --projection applies.")
 
 
@@ -175,12 +153,14 @@ def _evaluate_rankings(
     """Rank the judged queries, with both versions if two are named; return measures and text."""
     assert files.queries is not None and files.qrels is not None  # noqa: PT018 # as was checked
     vectors = collection.settings.encoder is None
-    queries = read_queries(files.queries, vectors=vectors, encoding=encoding)
-    qrels = read_qrels(files.qrels, encoding)
-    judged = judged_queries(queries, qrels)
+    queries = rankings.read_queries(files.queries, vectors=vectors, encoding=encoding)
+    qrels = rankings.read_qrels(files.qrels, encoding)
+    judged = rankings.judged_queries(queries, qrels)
     if versions is None:
         with _bar(len(judged), "query", "ranking") as bar:
-            evaluation = evaluate(collection, judged, qrels, on_progress=bar.update, **options)
+            evaluation = rankings.evaluate(
+                collection, judged, qrels, on_progress=bar.update, **options
+            )
         unknown = evaluation.unknown_documents
         _warn(unknown)
         result, lines = _shown(evaluation.intervals())
@@ -192,9 +172,9 @@ def _evaluate_rankings(
     _warn(comparison.unknown_documents)
     if comparison.disturbed:
         click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
-    plots = [] if files.plots is None else draw(comparison, files.plots)
-    comparison.plots = [str(path) for path in plots]
-    written = [f"Written: {', '.join(comparison.plots)}"] if plots else []
+    pictures = [] if files.plots is None else plots.draw(comparison, files.plots)
+    comparison.plots = [str(path) for path in pictures]
+    written = [f"Written: {', '.join(comparison.plots)}"] if pictures else []
     return comparison.json(), "\n\n".join([as_text(comparison), *written])
 
 
@@ -221,33 +201,35 @@ def _evaluate_recommendations(
     earlier = _stored(collection) if stored else test.read(collection, files.history).entries
     withheld = None
     if files.cold is not None:
-        ids = read_ids(files.cold)
+        ids = interactions.read_ids(files.cold)
         withheld = list(collection.store.rows_of(ids))
         if len(withheld) < len(ids):
             unknown = len(ids) - len(withheld)
             click.echo(f"{unknown} ids of {files.cold} are not in the collection.", err=True)
     liking = _liking(collection, test.liked_from, [*earlier, *later])
     click.echo(f"{test.interactions}: {liking}", err=True)
-    protocol = protocol_of(later, earlier, withheld, liking.liked_from)
+    protocol = interactions.protocol_of(later, earlier, withheld, liking.liked_from)
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
     condition = None if withheld is None else {"@id": {"in": withheld}}
 
-    def recommend(user: str, interactions: UserHistory) -> Sequence[str]:
+    def recommend(user: str, entries: interactions.UserHistory) -> Sequence[str]:
         history = [
             {"id": entry.document, "weight": float(is_liked(entry.value, liking.liked_from))}
-            for entry in interactions
+            for entry in entries
         ]
-        answer = collection.recommend(history=history, k=CUT, filter=condition, **options)
+        answer = collection.recommend(
+            history=history, k=interactions.CUT, filter=condition, **options
+        )
         assert isinstance(answer, Recommended)  # as no target was named
         return [hit.id for hit in answer.hits]
 
     with _bar(len(protocol.relevant), "user") as bar:
-        evaluation = evaluate_recommendations(protocol, recommend, catalogue, bar.update)
-    raters = numbers_by_user(
+        evaluation = interactions.evaluate(protocol, recommend, catalogue, bar.update)
+    raters = interactions.numbers_by_user(
         entry for entry in later if withheld is None or entry.document in withheld
     )
     with _bar(len(raters), "user", "predicting") as bar:
-        ratings = rating_errors(collection, protocol.histories, raters, bar.update)
+        ratings = interactions.rating_errors(collection, protocol.histories, raters, bar.update)
     counts = {
         "users": len(evaluation.by_user),
         "users_without_history": protocol.without_history,
@@ -277,13 +259,13 @@ def _liking(
 
 
 def _stored(collection: Collection) -> list[Interaction]:
-    interactions: list[Interaction] = []
+    entries: list[Interaction] = []
     after: tuple[int, int] | None = (0, 0)
     while after is not None:
         page = collection.store.interaction_page(after, PAGE)
-        interactions += page.interactions
+        entries += page.interactions
         after = page.next
-    return interactions
+    return entries
 
 
 def _shown(intervals: Mapping[str, Interval]) -> tuple[dict[str, Any], list[tuple[str, str]]]:

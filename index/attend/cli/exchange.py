@@ -9,37 +9,26 @@ from typing import Annotated, Any
 
 import click
 
-from attend.api.base import Request
+from attend import exchange
 from attend.cli.options import (
     FILE,
     VERSION,
+    CommandOptions,
     InputFile,
     JsonType,
     Target,
-    flags,
-    main,
+    collection_command,
+    flags_of,
     model_options,
-    on_collection,
-    take,
 )
 from attend.cli.output import Bar, counted
 from attend.core.errors import AttendError
-from attend.exchange import (
-    BackupContents,
-    export_documents,
-    export_model,
-    export_weights,
-    import_projection,
-    restore_backup,
-    save_backup,
-    write_documents,
-)
 
 FORMS = ("sentence_transformers", "safetensors", "snapshot", "jsonl")
 """The formats of an export; a command writes exactly one."""
 
 
-class ExportOptions(Request):
+class ExportOptions(CommandOptions):
     """The files of an export, of which a command names one, and what goes into it."""
 
     projection: Annotated[int | None, VERSION] = None
@@ -60,8 +49,7 @@ class ExportOptions(Request):
     """Replace an existing file or folder."""
 
 
-@main.command("export")
-@on_collection
+@collection_command("export")
 @model_options(ExportOptions)
 @click.option(
     "--without-index", is_flag=True, expose_value=False, hidden=True, help="As is always done now."
@@ -82,10 +70,10 @@ def export_command(target: Target, **options: Any) -> None:
       attend export --data library --snapshot library.tar
       attend export --data library --jsonl documents.jsonl
     """
-    export = take(ExportOptions, options)
+    export = ExportOptions.take(options)
     forms = {form: path for form in FORMS if (path := getattr(export, form)) is not None}
     if len(forms) != 1:
-        raise click.UsageError(f"Give one of {flags(FORMS)}: the form to write.")
+        raise click.UsageError(f"Give one of {flags_of(FORMS)}: the form to write.")
     ((form, path),) = forms.items()
     if export.filter is not None and form != "jsonl":
         raise click.UsageError("--filter selects documents: give it with --jsonl.")
@@ -94,7 +82,9 @@ def export_command(target: Target, **options: Any) -> None:
     if form == "snapshot":
         library, names = target.library(), target.named()
         with Bar() as bar:
-            contents = save_backup(library, path, names, force=export.force, on_progress=bar)
+            contents = exchange.save_backup(
+                library, path, names, force=export.force, on_progress=bar
+            )
         text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
         target.show({"snapshot": str(path), **contents.json()}, text)
     elif form == "jsonl":
@@ -108,10 +98,10 @@ def _write_documents(target: Target, path: Path, export: ExportOptions) -> None:
     if str(path) == "-":
         if target.as_json:
             raise click.UsageError("--json and --jsonl - would both write to stdout; name a file.")
-        write_documents(collection, sys.stdout.buffer, export.filter)
+        exchange.write_documents(collection, sys.stdout.buffer, export.filter)
         return
     with Bar() as bar:
-        count = export_documents(
+        count = exchange.export_documents(
             collection, path, export.filter, force=export.force, on_progress=bar
         )
     documents = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}"
@@ -123,13 +113,13 @@ def _write_version(target: Target, form: str, path: Path, export: ExportOptions)
     """Write a version as one of two forms, and print what of it cannot be exported."""
     collection, version, force = target.collection(), export.projection, export.force
     if form == "safetensors":
-        weights = export_weights(collection, path, version=version, force=force)
+        weights = exchange.export_weights(collection, path, version=version, force=force)
         parts = weights.cannot_travel
         result: dict[str, Any] = {"projection": weights.version, form: str(weights.file)}
         result["fingerprint"] = weights.fingerprint
         text = f"Projection {weights.version} is in {weights.file}."
     else:
-        model = export_model(collection, path, version=version, force=force)
+        model = exchange.export_model(collection, path, version=version, force=force)
         parts = model.cannot_travel
         result = {"projection": model.version, form: str(model.folder)}
         result |= {name: getattr(model, name) for name in ("dimensions", "similarity")}
@@ -143,7 +133,7 @@ def _write_version(target: Target, form: str, path: Path, export: ExportOptions)
     target.show(result, "\n".join([text, "Not exported (* is in use here):", *lines]))
 
 
-def _counted(contents: BackupContents) -> str:
+def _counted(contents: exchange.BackupContents) -> str:
     listed = ", ".join(
         f"{name} ({figures['documents']} documents)"
         for name, figures in contents.collections.items()
@@ -151,7 +141,7 @@ def _counted(contents: BackupContents) -> str:
     return f"{len(contents.collections)} collections, {listed or 'none'},"
 
 
-class ImportOptions(Request):
+class ImportOptions(CommandOptions):
     """What to import, beside the file of a version."""
 
     snapshot: InputFile = None
@@ -160,8 +150,7 @@ class ImportOptions(Request):
     """Answer with it from now on."""
 
 
-@main.command("import")
-@on_collection
+@collection_command("import")
 @click.argument("source", required=False, type=FILE)
 @model_options(ImportOptions)
 def import_command(
@@ -187,7 +176,7 @@ def import_command(
         _restore(target, snapshot)
         return
     assert source is not None  # as was checked
-    version, width = import_projection(target.collection(), source, activate=activate)
+    version, width = exchange.import_projection(target.collection(), source, activate=activate)
     text = f"Projection {version} is active ({width} dimensions)."
     if not activate:
         text = (
@@ -200,7 +189,7 @@ def import_command(
 def _restore(target: Target, source: Path) -> None:
     names, library = target.named(), target.library()
     with open(source, "rb") as file, Bar() as bar:
-        contents = restore_backup(file, library, names, on_progress=bar)
+        contents = exchange.restore_backup(file, library, names, on_progress=bar)
         for name in names or contents.collections:
             try:
                 library.collection(name).publish(bar, only_fresh=True)

@@ -11,20 +11,17 @@ from typing import Annotated, Any
 import click
 import numpy as np
 
-from attend.api.base import Request
 from attend.api.learning import FOR_OBJECTIVES, TrainRequest
 from attend.cli.options import (
     Column,
+    CommandOptions,
     FormatOptions,
     InputFile,
     Target,
     checked,
-    flags,
-    main,
+    collection_command,
     model_options,
-    on_collection,
     present,
-    take,
 )
 from attend.cli.output import Bar, Problems, end, interrupted, table
 from attend.collection.collection import Collection
@@ -34,6 +31,7 @@ from attend.source import RowItem, RowProblem, Source, TableFormat, open_source
 from attend.source.columns import Columns, guess_columns, with_format
 from attend.source.files import DETECTED
 from attend.store import ROLES, Interaction
+from attend.write import labels
 from attend.write.feedback import (
     FeedbackEntry,
     Gathered,
@@ -41,19 +39,6 @@ from attend.write.feedback import (
     add_interactions,
     gather,
     unfit,
-)
-from attend.write.labels import (
-    CLICKS,
-    CLIP,
-    ETA,
-    INTERACTIONS,
-    LABELS,
-    are_times,
-    label_columns,
-    read_clicks,
-    read_interactions,
-    read_judgements,
-    read_labels,
 )
 
 OPTIONS_OF = {
@@ -64,7 +49,7 @@ OPTIONS_OF = {
 """Files of labels, and the options that are about these alone."""
 
 
-class LabelFiles(Request):
+class LabelFiles(CommandOptions):
     """The files of labels that a command's options name, and how to read them."""
 
     queries: InputFile = None
@@ -87,9 +72,9 @@ class LabelFiles(Request):
     """The rank, from 1."""
     clicked_column: Column = None
     """0 or 1."""
-    eta: Annotated[float, click.FloatRange(0, 10)] = ETA
+    eta: Annotated[float, click.FloatRange(0, 10)] = labels.ETA
     """With --clicks: rank r is seen with probability (1/r)^eta; 0: no position bias."""
-    clip: Annotated[float, click.FloatRange(1, 1e6)] = CLIP
+    clip: Annotated[float, click.FloatRange(1, 1e6)] = labels.CLIP
     """With --clicks: the largest weight of one click."""
     negatives: bool = False
     """With --clicks: documents shown and never clicked get a negative label."""
@@ -101,10 +86,10 @@ class LabelFiles(Request):
     def check(self) -> None:
         if (self.queries is None) != (self.qrels is None):
             raise click.UsageError("--queries and --qrels belong together; give both or neither.")
-        for files, names in OPTIONS_OF.items():
-            named = flags(names, self)
-            if named and all(getattr(self, file) is None for file in files):
-                needed = " or ".join(f"--{file}" for file in files)
+        for kinds, names in OPTIONS_OF.items():
+            named = self.flags(*names)
+            if named and all(getattr(self, kind) is None for kind in kinds):
+                needed = " or ".join(f"--{kind}" for kind in kinds)
                 raise click.UsageError(f"Give {needed} with {named}, or leave that out.")
 
     def __bool__(self) -> bool:
@@ -115,7 +100,7 @@ class LabelFiles(Request):
     ) -> Iterator[RowItem[Example] | RowProblem]:
         """Yield all rows of all files, as examples or problems."""
         if self.queries is not None and self.qrels is not None:
-            yield from read_judgements(
+            yield from labels.read_judgements(
                 self.queries, self.qrels, vectors=vectors, encoding=format.encoding
             )
         roles = {
@@ -124,15 +109,19 @@ class LabelFiles(Request):
             "position": self.position_column,
         }
         if self.examples is not None:
-            source, roles["label"] = open_source(self.examples, format), self.label_column
-            columns = label_columns(source, LABELS, vectors=vectors, **roles)
-            yield from read_labels(source, _shown(source, columns), vectors=vectors)
-            del roles["label"]
+            source = open_source(self.examples, format)
+            columns = labels.label_columns(
+                source, labels.LABELS, vectors=vectors, label=self.label_column, **roles
+            )
+            yield from labels.read_labels(source, _shown(source, columns), vectors=vectors)
         if self.clicks is not None:
-            source, roles["clicked"] = open_source(self.clicks, format), self.clicked_column
-            columns = _shown(source, label_columns(source, CLICKS, vectors=vectors, **roles))
+            source = open_source(self.clicks, format)
+            columns = labels.label_columns(
+                source, labels.CLICKS, vectors=vectors, clicked=self.clicked_column, **roles
+            )
             weighing = self.model_dump(include={"eta", "clip", "negatives"})
-            yield from read_clicks(source, columns, vectors=vectors, **weighing)
+            shown = _shown(source, columns)
+            yield from labels.read_clicks(source, shown, vectors=vectors, **weighing)
 
 
 class InteractionFile(FormatOptions):
@@ -152,18 +141,18 @@ class InteractionFile(FormatOptions):
     """Values from here up are likes; chosen from the data if absent."""
 
     def check(self) -> None:
-        named = flags((*INTERACTIONS.names, "liked_from"), self)
+        named = self.flags(*labels.INTERACTIONS.names, "liked_from")
         if named and self.interactions is None:
             raise click.UsageError(f"Give --interactions with {named}, or leave that out.")
 
     def __bool__(self) -> bool:
         return self.interactions is not None
 
-    def check_format(self, labels: LabelFiles) -> None:
+    def check_format(self, files: LabelFiles) -> None:
         """Raise UsageError for options of text files where no file has a use for them."""
-        names = ("delimiter", "no_header") if labels else ("delimiter", "encoding", "no_header")
-        named = flags(names, self)
-        if named and not (self.interactions or labels.examples or labels.clicks):
+        names = ("delimiter", "no_header") if files else ("delimiter", "encoding", "no_header")
+        named = self.flags(*names)
+        if named and not (self.interactions or files.examples or files.clicks):
             raise click.UsageError(
                 f"Give --examples, --clicks or --interactions with {named}, or leave that out."
             )
@@ -179,14 +168,13 @@ class InteractionFile(FormatOptions):
             ids = list({str(cell) for cell in cells})
             return 2 * len(collection.store.rows_of(ids)) >= len(ids)
 
-        layout = replace(INTERACTIONS, holds={"item": are_stored, "time": are_times})
-        names = self.model_dump(include=set(INTERACTIONS.names))
+        layout = replace(labels.INTERACTIONS, holds={"item": are_stored, "time": labels.are_times})
+        names = self.model_dump(include=set(labels.INTERACTIONS.names))
         columns = _shown(source, guess_columns(source, layout, **names))
-        return _gathered(collection, read_interactions(source, columns), strict)
+        return _gathered(collection, labels.read_interactions(source, columns), strict)
 
 
-@main.command("teach")
-@on_collection
+@collection_command("teach")
 @model_options(LabelFiles)
 @model_options(InteractionFile)
 def teach_command(target: Target, **options: Any) -> None:
@@ -205,16 +193,16 @@ def teach_command(target: Target, **options: Any) -> None:
       attend teach --data library --interactions u.data --no-header \\
         --user column_1 --item column_2 --value column_3 --time column_4
     """
-    interactions = take(InteractionFile, options)
-    labels = take(LabelFiles, options)
-    if bool(labels) == bool(interactions):
+    interactions = InteractionFile.take(options)
+    files = LabelFiles.take(options)
+    if bool(files) == bool(interactions):
         raise click.UsageError(
             "Give examples (--queries with --qrels, --examples or --clicks) or --interactions."
         )
-    interactions.check_format(labels)
+    interactions.check_format(files)
     collection = target.collection()
     try:
-        counts, text = add_files(collection, labels, interactions)
+        counts, text = add_files(collection, files, interactions)
     except KeyboardInterrupt:
         stored = collection.store.example_count()
         interrupted(f"{stored} examples are stored; none comes by halves.")
@@ -223,24 +211,24 @@ def teach_command(target: Target, **options: Any) -> None:
 
 
 def add_files(
-    collection: Collection, labels: LabelFiles, interactions: InteractionFile
+    collection: Collection, files: LabelFiles, interactions: InteractionFile
 ) -> tuple[dict[str, Any], str]:
     """Store the usable rows of files; return counts for --json, and a sentence.
 
     Raises:
         SourceError: no row can be used; nothing was stored, nothing deleted.
     """
-    delete, store = labels.delete_stored, collection.store
+    delete, store = files.delete_stored, collection.store
     rows: Gathered[Interaction] | Gathered[Example]
     if interactions:
-        rows = interactions.read(collection, strict=labels.strict)
+        rows = interactions.read(collection, strict=files.strict)
         before = store.interaction_counts()[0]
         named = interactions.model_dump(include={"liked_from"}, exclude_none=True)
         added = add_interactions(collection, rows.entries, delete_stored=delete, **named)
         counts = added.json()
     else:
-        examples = labels.read(collection.settings.encoder is None, interactions.format())
-        rows = _gathered(collection, examples, labels.strict)
+        examples = files.read(collection.settings.encoder is None, interactions.format())
+        rows = _gathered(collection, examples, files.strict)
         before = store.example_count()
         with Bar() as bar:
             labelled = add_feedback(collection, rows.entries, progress=bar, delete_stored=delete)
@@ -283,8 +271,7 @@ def _shown(source: Source, columns: Columns) -> Columns:
 HEADER = ("before", "after", "gain", "95 % interval", "p", "queries")
 
 
-@main.command("train")
-@on_collection
+@collection_command("train")
 @model_options(LabelFiles)
 @model_options(InteractionFile)
 @click.option("--answers", is_flag=True, help="Learn from the stored values; see --objective.")
@@ -320,13 +307,13 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
     value = None
     if options["interactions"] is None:  # then --value is what --answers learns
         value, options["value"] = options["value"], None
-    interactions, labels = take(InteractionFile, options), take(LabelFiles, options)
+    interactions, files = InteractionFile.take(options), LabelFiles.take(options)
     options["value"] = value
     request = _request(answers, no_promote, present(options), bool(interactions))
-    interactions.check_format(labels)
-    if labels and interactions:
+    interactions.check_format(files)
+    if files and interactions:
         raise click.UsageError("Examples and interactions teach different things; train for each.")
-    if labels.delete_stored and not labels and not interactions:
+    if files.delete_stored and not files and not interactions:
         raise click.UsageError(
             "--delete-stored would leave nothing to learn from; give files as well."
         )
@@ -335,8 +322,8 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
     before = store.state()
     result: dict[str, Any] = {}
     try:
-        if labels or interactions:
-            result["taught"], sentence = add_files(collection, labels, interactions)
+        if files or interactions:
+            result["taught"], sentence = add_files(collection, files, interactions)
             click.echo(f"{collection.name}: {sentence}", err=True)
         report = _train(collection, request)
         text = as_text(report)

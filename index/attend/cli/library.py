@@ -10,19 +10,19 @@ from typing import Annotated, Any
 import click
 from pydantic import Field
 
-from attend.api.base import Request
 from attend.api.documents import DeletionRequest
 from attend.cli.options import (
     FILE,
     VERSION,
+    CommandOptions,
     JsonType,
     Target,
     checked,
+    collection_command,
     main,
     model_options,
     on_collection,
     on_library,
-    take,
 )
 from attend.cli.output import Bar, confirm, counted, interrupted, plain, table
 from attend.collection.verify import Verified, together, unopened, verify
@@ -31,8 +31,7 @@ from attend.projection import Projection
 from attend.store import ROLES, Role, StoredProjection
 
 
-@main.command("info")
-@on_collection
+@collection_command("info")
 @click.option("--all", "all_fields", is_flag=True, help="Also what is not set, and capabilities.")
 def info_command(target: Target, all_fields: bool) -> None:
     """Print the contents and settings of a collection.
@@ -82,8 +81,7 @@ def alias_command(target: Target, alias: str | None, collection: str | None, del
     target.show({"aliases": aliases}, listing if aliases else "There are no aliases.")
 
 
-@main.command("verify")
-@on_collection
+@collection_command("verify")
 @click.option("--repair", "--mend", "repair", is_flag=True, help="Rebuild derived data.")
 def verify_command(target: Target, repair: bool) -> None:
     """Check that databases are sound and that the indexes match them.
@@ -235,7 +233,7 @@ def _show_added(target: Target, version: int) -> None:
 yes_option = click.option("--yes", is_flag=True, help="Delete without a question, as in scripts.")
 
 
-class DeletionOptions(Request):
+class DeletionOptions(CommandOptions):
     """The documents to delete."""
 
     ids: Annotated[list[str], "ID"] = Field([])
@@ -270,8 +268,7 @@ def drop_command(target: Target, collection: str, yes: bool) -> None:
     target.show({"collection": collection, "documents": documents, "dropped": True}, text)
 
 
-@main.command("delete")
-@on_collection
+@collection_command("delete")
 @model_options(DeletionOptions)
 @yes_option
 def delete_command(target: Target, yes: bool, **options: Any) -> None:
@@ -285,7 +282,7 @@ def delete_command(target: Target, yes: bool, **options: Any) -> None:
       attend delete --data library --id moby-dick --id emma
       attend delete --data library --filter '{"year": {"lt": 1900}}' --yes
     """
-    selection = take(DeletionOptions, options)
+    selection = DeletionOptions.take(options)
     ids, filter = selection.ids, selection.filter
     if bool(ids) == (filter is not None):
         raise click.UsageError("Give either --id or --filter: the documents to delete.")
@@ -308,8 +305,7 @@ def delete_command(target: Target, yes: bool, **options: Any) -> None:
     target.show(result, text)
 
 
-@main.command("reindex")
-@on_collection
+@collection_command("reindex")
 @click.option("--encoder", metavar="NAME", help="Model name or folder of the new encoder.")
 @click.option("--rollback", is_flag=True, help="Answer with the encoder before again.")
 @click.option("--force", is_flag=True, help="Switch whatever the comparison says.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import click
 from pydantic import AfterValidator
@@ -188,6 +188,11 @@ def on_collection(command: Callable[..., Any]) -> Callable[..., Any]:
     return on_library(with_options(command, _COLLECTION))
 
 
+def collection_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Add a function to the group as the command of a collection."""
+    return lambda command: main.command(name)(on_collection(command))
+
+
 # -- options generated from the fields of requests -------------------------------------------------
 
 
@@ -288,16 +293,6 @@ def present(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def flags(names: Iterable[str], options: Request | None = None) -> str:
-    """Return the flags of some options, or of those of them that the command line has.
-
-    >>> flags(["label_column", "eta"])
-    '--label-column, --eta'
-    """
-    named = [name for name in names if options is None or name in options.model_fields_set]
-    return ", ".join(f"--{name.replace('_', '-')}" for name in named)
-
-
 def checked(model: type[Fields], fields: Mapping[str, Any]) -> Fields:
     """Return the fields of a command line as a model; raise UsageError if they are not valid."""
     try:
@@ -306,16 +301,32 @@ def checked(model: type[Fields], fields: Mapping[str, Any]) -> Fields:
         raise click.UsageError(str(error)) from None
 
 
-def take(model: type[Fields], options: dict[str, Any]) -> Fields:
-    """Remove a model's options from those of a command, and return them as the model."""
-    taken = {name: options.pop(name) for name in model.model_fields}
-    return checked(model, present(taken))
+def flags_of(names: Iterable[str]) -> str:
+    """Return the flags of some options.
+
+    >>> flags_of(["label_column", "eta"])
+    '--label-column, --eta'
+    """
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+class CommandOptions(Request):
+    """Options that belong to the command line alone, as fields of a model."""
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> Self:
+        """Remove these options from those of a command, and return them."""
+        return checked(cls, present({name: options.pop(name) for name in cls.model_fields}))
+
+    def flags(self, *names: str) -> str:
+        """Return the flags of those of some options that the command line has."""
+        return flags_of(name for name in names if name in self.model_fields_set)
 
 
 # -- options of text files -------------------------------------------------------------------------
 
 
-class FormatOptions(Request):
+class FormatOptions(CommandOptions):
     """The format of text files, where it is not to be detected."""
 
     delimiter: Annotated[str | None, "C", AfterValidator(delimiter_of)] = None

@@ -10,10 +10,16 @@ import click
 from pydantic import Field
 
 from attend.api.answers import Answer, Hit, Predicted, Recommendation, Recommended, shortened
-from attend.api.base import Request
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchOptions
-from attend.cli.options import JsonType, Target, main, model_options, on_collection, present, take
+from attend.cli.options import (
+    CommandOptions,
+    JsonType,
+    Target,
+    collection_command,
+    model_options,
+    present,
+)
 from attend.cli.output import quoted, rounded
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest
@@ -37,7 +43,7 @@ LEAST_SHARE = 0.05
 _INDENT = " " * 14
 
 
-class OtherQueries(Request):
+class OtherQueries(CommandOptions):
     """What a search may have beside or instead of QUERY."""
 
     likes: Annotated[list[str], "ID"] = Field([])
@@ -46,7 +52,7 @@ class OtherQueries(Request):
     """Query vector: a JSON list of numbers, or a file that holds one."""
 
 
-class UserOptions(Request):
+class UserOptions(CommandOptions):
     """What the command line tells of a user, in place of the lists of a request."""
 
     likes: Annotated[list[str], "ID"] = Field([])
@@ -76,9 +82,8 @@ class UserOptions(Request):
         return fields
 
 
-@main.command("search")
+@collection_command("search")
 @click.argument("query", required=False)
-@on_collection
 @model_options(SearchOptions, "k", "mode", "value", "attend", "filter", "temperature", "scorer")
 @model_options(SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection")
 @model_options(SearchOptions, "memory", "rerank")
@@ -99,7 +104,7 @@ def search_command(target: Target, query: str | None, **options: Any) -> None:
       attend search "[0.1, 0.7]" --data library --collection vectors
       attend search --vector query.json --data library --collection vectors
     """
-    others = take(OtherQueries, options)
+    others = OtherQueries.take(options)
     vector = others.vector
     if vector is not None and as_vector(vector) is None:
         raise click.UsageError(
@@ -185,8 +190,8 @@ def _listing(hits: Sequence[Hit | Recommendation], texts: Sequence[str], digits:
     for rank, (hit, text) in enumerate(zip(hits, texts, strict=True), start=1):
         value = "" if hit.value is None else f"  {json.dumps(hit.value, ensure_ascii=False)}"
         line = f"{rank:>4}  {hit.weight:6.{digits}f}  {hit.id:<{width}}{value}"
-        whole = hit.text or hit.passage  # the caller wants all of it
-        below = [whole.replace("\n", f"\n{_INDENT}") if whole else shortened(text, SNIPPET)]
+        full = hit.text or hit.passage  # the caller wants all of it
+        below = [full.replace("\n", f"\n{_INDENT}") if full else shortened(text, SNIPPET)]
         if isinstance(hit, Recommendation):
             below += [] if hit.because is None else [f"because of {_shares(hit.because)}"]
         elif hit.group_size is not None:
@@ -205,9 +210,8 @@ def _passage(hit: Hit) -> str:
     return passage
 
 
-@main.command("recommend")
+@collection_command("recommend")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@on_collection
 @model_options(RecommendRequest, "user")
 @model_options(UserOptions, "likes", "unlikes", "facts", "targets")
 @model_options(RecommendRequest, "k", "filter")
@@ -224,7 +228,7 @@ def recommend_command(target: Target, ids: tuple[str, ...], **options: Any) -> N
       attend recommend --user ann --data library --diversity 0.3
       attend recommend --user ann --target dune --data library
     """
-    fields = take(UserOptions, options).fields(ids)
+    fields = UserOptions.take(options).fields(ids)
     collection = target.collection()
     answer = collection.recommend(**fields | present(options))
     if isinstance(answer, Predicted):
