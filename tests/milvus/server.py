@@ -21,7 +21,7 @@ from typing import Any
 
 ALONE = Path(__file__).with_name("alone.py")
 INSIDE = 19530
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 SESSION_SECONDS = 10
 """After which the server's own registry forgets a killed server; until then it cannot start
 again. Its default of 30 s is what a restart would take."""
