@@ -30,7 +30,7 @@ from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.core.types import Bool, Float32, Float64, Int64
 from attend.encoder import DEFAULT
-from attend.learning.no_answer import SHARES
+from attend.learning.calibration import SHARES
 from attend.measure.statistics import Interval, calibration_error, mean_interval, reliability
 from attend.search.foreign import ERROR_RATE, SETTING
 

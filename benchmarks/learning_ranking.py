@@ -38,7 +38,7 @@ from attend.core.arrays import unit
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend.core.types import Floats
 from attend.encoder import DEFAULT
-from attend.learning.material import memory_of
+from attend.learning.data import memory_of
 from attend.projection import given
 from attend_service.server import BLAS_THREADS
 

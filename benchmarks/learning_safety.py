@@ -14,8 +14,8 @@ from scipy.stats import binomtest
 from attend import Collection
 from attend.api.answers import Answer
 from attend.core.types import Bool, Float64
-from attend.learning import promotion, selection
-from attend.learning.no_answer import ERROR_RATE, SHARES
+from attend.learning import selection
+from attend.learning.calibration import ERROR_RATE, SHARES
 from attend.measure.statistics import calibration_error, mean_interval
 
 MANY = 300
@@ -128,10 +128,10 @@ def promoted_by_chance(loss: float, questions: int, random: np.random.Generator)
         "random": outcome(0.1),
         "new": outcome(-loss),
     }
-    criteria = promotion.compare_splits(
-        outcomes, share_seen=0.5, significance=promotion.significance_of(1)
+    criteria = selection.compare_splits(
+        outcomes, share_seen=0.5, significance=selection.significance_of(1)
     )
-    return promotion.decide(criteria, measure="ndcg@10", units="questions").promote
+    return selection.decide(criteria, measure="ndcg@10", units="questions").promote
 
 
 def _tried(bench: Bench, draw: Draw, seed: int, named: str) -> Outcome:

@@ -26,7 +26,7 @@ from attend import Collection, Data
 from attend.core.types import Float32, Float64, Int64
 from attend.learning import train
 from attend.learning.data import Ratings as Numbered
-from attend.learning.rating_batches import baseline
+from attend.learning.rating_net import Baseline
 from attend.measure.statistics import (
     LEVEL,
     by_group,
@@ -371,7 +371,7 @@ def _baseline(fold: Fold) -> Said:
     """μ + b_i + b_u."""
     known, asked = fold.known, fold.asked
     users = int(fold.ratings.users.max()) + 1
-    base = baseline(Numbered(*known, user_count=users, item_count=len(fold.ids)))
+    base = Baseline(Numbered(*known, user_count=users, item_count=len(fold.ids)))
     return Said(np.clip(base(asked.users, asked.items), LOWEST, HIGHEST), None, 0.0)
 
 

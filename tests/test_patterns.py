@@ -113,7 +113,7 @@ PATTERNS = {
             *("\ufb00", "\uff76", "a"),
         ),
     ),
-    "attend/learning/material.py SEPARATORS": Worst(ONE, (",", "a", "a,")),
+    "attend/learning/next_items.py SEPARATORS": Worst(ONE, (",", "a", "a,")),
     "attend/values/kinds.py [?#]": Worst(ONE, ("?", "a", "#?")),
     "attend_service/docstrings.py JoinedStr": Worst(f"{NOT_INPUT}: the program's docstrings"),
     "attend_service/app.py [\\w.-]{1,64}": Worst("at most 64 characters", ("a", "a| |")),

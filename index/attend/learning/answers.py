@@ -6,44 +6,215 @@ Documents are held out in folds, near-duplicates together, and answered by the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
-from attend.core.types import Float64, Floats, Json
-from attend.learning.answer_calibration import calibrate_answers_checked, fit_scale, told_apart
-from attend.learning.answer_fit import RECIPE, Answers, ValueMap, fit_answers
-from attend.learning.answer_material import read_answers, shared_words
-from attend.learning.blends import (
+from attend.api.learning import TrainRequest
+from attend.collection.stored import StoredCollection
+from attend.core.arrays import unit
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float32, Float64, Floats, Int64, Json
+from attend.learning import (
+    FEWEST_QUESTIONS,
+    NewVersion,
+    NothingToLearn,
+    Task,
+    Trained,
+    objective_of,
+)
+from attend.learning.answer_model import (
+    RECIPE,
+    Answers,
+    AnswerScores,
+    AnswerTargets,
     Blends,
-    FoldAnswers,
+    DocumentFold,
     Held,
-    Scores,
-    Words,
+    ValueMap,
     attend_fold,
+    document_folds,
+    fit_answers,
+    fit_scale,
     fold_scores,
     joined,
 )
-from attend.learning.calibration import ATTEND
-from attend.learning.fit import Fitted, Watch, unlearned
-from attend.learning.held_out import DocumentFold, document_folds
-from attend.learning.material import start_of
-from attend.learning.promotion import Criterion, decide
-from attend.learning.selection import cross_validate, select_nested
-from attend.learning.task import NothingToLearn
-from attend.learning.version import (
-    NewVersion,
-    ObjectiveRun,
+from attend.learning.data import (
+    ATTEND,
     ServedVersion,
-    TrainingOutcome,
     active_version,
-    objective_of,
-    projection_of,
+    memory_of,
     scale_now,
+    start_of,
     stored_keys,
+    twins,
 )
+from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
+from attend.learning.selection import Criterion, cross_validate, decide, sampled, select_nested
+from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
+from attend.store import CollectionStore, StoredDocument
+from attend.values import ValueType, infer
+
+MOST_DOCUMENTS = 20_000
+"""What is learned from; of more, a sample."""
+
+TWIN_COSINE = 0.98
+"""Documents nearer than this say the same but for case and stops: they share a fold, and are no
+memory of each other."""
+
+BLOCK = 4096
+"""Documents read at once."""
+
+TEXTS = 64
+"""Texts looked up at once: the matches of each can be as many as the collection has documents."""
+
+LABELLED = ("category", "labels", "boolean")
+
+NUMERIC = ("number", "vector")
+
+
+def read_answers(
+    collection: StoredCollection, request: TrainRequest
+) -> tuple[Answers, Mapping[str, Json]]:
+    """Read documents, their keys and their values; and figures about them.
+
+    Raises:
+        InvalidRequest: the named value is one that no answer can be learned for.
+        NothingToLearn: too few documents have values that can be blended.
+    """
+    documents, type = _read(collection, request)
+    figures: dict[str, Json] = {"documents": collection.store.counts()[0], "kind": type.kind}
+    if type.kind not in (*LABELLED, *NUMERIC):
+        raise NothingToLearn(
+            f"The values are of the kind {type.kind!r}, which answers list and do not blend; only "
+            f"labels that repeat, numbers and vectors can be learned.",
+            figures,
+        )
+    rows, values = _usable(documents, request.value, type.kind)
+    figures["values"] = len(rows)
+    if len(rows) < FEWEST_QUESTIONS:
+        raise NothingToLearn(
+            f"{len(rows)} documents have a value to learn from, and {FEWEST_QUESTIONS} are the "
+            f"fewest from which a gain can be proved; add more.",
+            figures,
+        )
+    random = np.random.default_rng(request.seed)
+    members = sampled(np.arange(len(rows)), MOST_DOCUMENTS, random)
+    targets = _targets([values[index] for index in members.tolist()], type.kind)
+    if targets is None:
+        raise NothingToLearn("All values are the same, and every answer is right.", figures)
+    fields = {document.row: document.fields for document in documents}
+    texts = ["\n".join(fields[row].values()) for row in rows[members].tolist()]
+    memory = memory_of(collection, rows[members])
+    if not np.array_equal(memory.rows, rows[members]):
+        raise InvalidRequest("Documents went while they were read; train again.")
+    queries = memory.with_vectors(memory.vectors).means()
+    if collection.settings.unit_embeddings:
+        queries = unit(queries)
+    return Answers(memory, queries, twins(queries, TWIN_COSINE), targets, texts), figures
+
+
+def _read(
+    collection: StoredCollection, request: TrainRequest
+) -> tuple[list[StoredDocument], ValueType]:
+    """Read all documents, and the type of their values, as a search would have it."""
+    path, store = request.value, collection.store
+    if path == KEY:
+        raise InvalidRequest(
+            f"value is {path!r}, but a key answers nothing that could be right or wrong; name a "
+            f"field of the values.",
+            field="value",
+        )
+    documents: list[StoredDocument] = []
+    while block := store.scroll(documents[-1].row if documents else 0, BLOCK):
+        documents += block
+    check_path(path, documents)
+    type = declared_types(collection.settings).get(path) or infer(
+        [value_of(document, path) for document in store.sample(TYPE_SAMPLE)]
+    )
+    if type.kind == "object":
+        names = ", ".join(type.fields or {})
+        raise InvalidRequest(
+            f"The values are objects; name the field to learn, one of {names}.", field="value"
+        )
+    return documents, type
+
+
+def _usable(
+    documents: Sequence[StoredDocument], path: str | None, kind: str
+) -> tuple[Int64, list[Any]]:
+    """Return rows of the documents whose value has the kind, ascending, and those values."""
+    # One string does not show that it repeats.
+    kinds = ("category", "text", "image") if kind == "category" else (kind,)
+    every = ((document.row, value_of(document, path)) for document in documents)
+    pairs: list[tuple[int, Any]] = [
+        (row, value) for row, value in every if value is not None and infer([value]).kind in kinds
+    ]
+    if kind == "vector" and pairs:
+        widths = [len(value) for _, value in pairs]
+        usual = max(set(widths), key=widths.count)
+        pairs = [(row, value) for row, value in pairs if len(value) == usual]
+    return np.array([row for row, _ in pairs], dtype=np.int64), [value for _, value in pairs]
+
+
+def _targets(values: Sequence[Any], kind: str) -> AnswerTargets | None:
+    """Return values as shares of labels or as numbers; None where they are all the same."""
+    if kind in NUMERIC:
+        numbers = np.array(values, dtype=np.float64).reshape(len(values), -1)
+        center, spread = numbers.mean(axis=0), float(np.sqrt(numbers.var(axis=0).mean()))
+        if spread == 0:
+            return None
+        centred = ((numbers - center) / spread).astype(np.float32)
+        return AnswerTargets(numbers=centred, center=center, spread=spread)
+    labels = [tuple(dict.fromkeys(value)) if kind == "labels" else (value,) for value in values]
+    everything = [str(label) for document in labels for label in document]
+    names, columns = np.unique(everything, return_inverse=True)
+    if len(names) < 2:
+        return None
+    counts = np.array([len(document) for document in labels])
+    shares = np.repeat(1 / counts, counts).astype(np.float32)
+    pointers = np.concatenate([[0], np.cumsum(counts)])
+    shape = len(labels), len(names)
+    return AnswerTargets(shares=sparse.csr_array((shares, columns, pointers), shape=shape))
+
+
+def shared_words(
+    fold: DocumentFold, store: CollectionStore, answers: Answers, watch: Callable[[], None]
+) -> tuple[NDArray[np.float16], Float32]:
+    """Return the words that held-out documents share with those that answer them.
+
+    A query's best is that among the members: itself it would find first, and a new query does
+    not find itself.
+
+    Args:
+        watch: called often; may raise to stop.
+
+    Returns: (h, m) lex(d), BM25 over the query's best; and (h,) that best over what could be
+        reached, from 0 to 1.
+    """
+    shares = np.zeros((len(fold.held_out), len(fold.members)), dtype=np.float16)
+    coverage = np.zeros(len(fold.held_out), dtype=np.float32)
+    members = answers.memory.rows[fold.members]
+    for start in range(0, len(fold.held_out), TEXTS):
+        watch()
+        queries = fold.held_out[start : start + TEXTS].tolist()
+        matches = store.lexical_many([answers.texts[query] for query in queries])
+        for query, match in enumerate(matches, start):
+            index = np.minimum(np.searchsorted(members, match.rows), len(members) - 1)
+            there = members[index] == match.rows
+            best = float(match.scores[there].max(initial=0.0))
+            if best > 0:
+                shares[query, index[there]] = match.scores[there] / best
+                coverage[query] = min(1.0, best / match.ideal)
+    return shares, coverage
+
+
+# -- the objective ---------------------------------------------------------------------------------
+
 
 FOLDS = 3
 
@@ -72,62 +243,102 @@ class AnswerChoice(NamedTuple):
     lexical: float = 0.0
 
 
-class AnswerSelection(NamedTuple):
-    """A choice, and how folds are answered under it."""
+class FoldAnswers(NamedTuple):
+    """How folds are answered.
 
-    choice: AnswerChoice
-    answering: FoldAnswers
+    Attributes:
+        attended: what the queries of each fold attend to.
+        ridge: how W_V is learned from held-out answers; None where `output` is as it is.
+        output: W_V, if there is one that is not learned here.
+    """
+
+    attended: Sequence[Held]
+    targets: AnswerTargets
+    scale: float
+    ridge: float | None = None
+    output: ValueMap | None = None
+
+    def output_by(self, folds: Sequence[int]) -> ValueMap | None:
+        """Return W_V by the documents of some folds, each answered by those of the others."""
+        if self.ridge is None:
+            return self.output
+        attended = joined([self.attended[index] for index in folds])
+        return Blends(attended, self.targets, self.scale).fit_output(self.ridge)
+
+    def blends(self, index: int, others: Sequence[int]) -> Blends:
+        """Return the answers of one fold, by the W_V of others."""
+        output = self.output_by(others)
+        return Blends(self.attended[index], self.targets, self.scale, output)
 
 
-class AnswersObjective(ObjectiveRun):
-    """Learns what makes blended values right.
+Attended = Mapping[AnswerChoice, Sequence[Held]]
+"""What the queries of each fold attend to under every choice."""
+
+
+def learn(task: Task) -> Trained:
+    """Learn what makes blended values right."""
+    objective = AnswersObjective(task)
+    attended = objective.cross_validate()
+    task.begin_judging()
+    return objective.judge(attended)
+
+
+class AnswersObjective:
+    """Documents with values, of which each fold is answered by the others.
 
     Labels (categories, lists of labels, booleans) are judged by the log of the share that the
     right ones get in the answer, which sees every probability and not the largest alone; numbers
     and vectors by squared error. A version is promoted by a significant gain in that, and never
     with a significant loss in accuracy (of numbers, in absolute error).
+
+    Attributes:
+        words: what `shared_words` gives of each fold; None where no document has a text.
     """
 
-    answers: Answers
-    best: AnswerSelection
-    fitted: Fitted
-
-    def read(self) -> None:
-        material = read_answers(self.task.collection, self.request)
-        self.figures, self.answers = material.figures, material.answers
-        self.strength = active_version(self.task).memory  # nothing here judges it: it stays
+    def __init__(self, task: Task) -> None:
+        """
+        Raises:
+            NothingToLearn: too little is stored.
+        """
+        self.task, self.request = task, task.request
+        self.answers, self.figures = read_answers(task.collection, self.request)
         self.start = start_of(self.answers.memory, self.request.dimensions)
         self.folds = document_folds(self.answers.groups, FOLDS, self.request.seed)
         if len(self.folds) < FOLDS:
             raise NothingToLearn(FEW_TEXTS, self.figures)
-        self.words: list[Words | None] = [None] * FOLDS
-        if any(material.texts):
-            rows, store = self.answers.memory.rows, self.task.collection.store
-            for index, fold in enumerate(self.folds):
-                watch = partial(self.task.watch, "reading", index / FOLDS)
-                self.words[index] = shared_words(fold, store, rows, material.texts, watch)
+        self.words: list[tuple[NDArray[np.float16], Float32]] | None = None
+        if any(self.answers.texts):
+            store = task.collection.store
+            self.words = [
+                shared_words(
+                    fold, store, self.answers, partial(task.watch, "reading", index / FOLDS)
+                )
+                for index, fold in enumerate(self.folds)
+            ]
 
-    def cross_validate(self, watch: Watch) -> None:
+    def cross_validate(self) -> Attended:
+        """Answer each fold under every choice."""
         tries = [self._try_untrained, self._try_trained]
-        results = cross_validate(range(FOLDS), tries, watch)
-        self.attended = {
-            choice: [attended[choice] for attended in results] for choice in results[0]
-        }
+        results = cross_validate(range(FOLDS), tries, self.task.watching("trying"))
+        return {choice: [attended[choice] for attended in results] for choice in results[0]}
 
-    def judge(self) -> TrainingOutcome:
+    def judge(self, attended: Attended) -> Trained:
         """Judge each fold by the choice, the scale and the W_V of the others."""
-        now, labels = self._current(), self.answers.targets.shares is not None
+        now, labels = self._current(attended), self.answers.targets.shares is not None
 
-        def judge(index: int, selection: AnswerSelection) -> tuple[Blends, Blends]:
+        def select(folds: Sequence[int]) -> FoldAnswers:
+            return self._select(attended, folds)[1]
+
+        def judge(index: int, selected: FoldAnswers) -> tuple[Blends, Blends]:
             others = [other for other in range(FOLDS) if other != index]
-            return now.blends(index, others), selection.answering.blends(index, others)
+            return now.blends(index, others), selected.blends(index, others)
 
-        sides = [*zip(*select_nested(FOLDS, self._select, judge), strict=True)]
+        sides = [*zip(*select_nested(FOLDS, select, judge), strict=True)]
         sign = 1.0 if labels else -1.0  # errors are above zero as people read them
 
         def criterion(name: str, values: Callable[[Blends], Float64], **test: Any) -> Criterion:
             before, after = (sign * np.concatenate([*map(values, side)]) for side in sides)
-            level = self.significance
+            level = self.task.significance
             return Criterion(
                 name, name, before, after, errors=not labels, significance=level, **test
             )
@@ -138,8 +349,8 @@ class AnswersObjective(ObjectiveRun):
             criterion(guard, Blends.guards, tolerance=self.request.tolerance),
         ]
         verdict = decide(criteria, measure=gain, units="documents with values")
-        self.best = self._select(range(FOLDS))
-        choice, request = self.best.choice, self.request
+        choice, answering = self._select(attended, range(FOLDS))
+        strength = active_version(self.task).memory  # nothing here judges it: it stays
         before, after = (
             {name: figures[side] for name, figures in verdict.views.items()}
             for side in ("before", "after")
@@ -148,43 +359,39 @@ class AnswersObjective(ObjectiveRun):
             "objective": "answers",
             "recipe": RECIPE.name if choice.share else "none",
             **choice._asdict(),
-            "memory": self.strength,
-            "ridge": self.best.answering.ridge,
-            "value": request.value,
+            "memory": strength,
+            "ridge": answering.ridge,
+            "value": self.request.value,
             "attend": ATTEND,
-            "dimensions": request.dimensions,
+            "dimensions": self.request.dimensions,
         }
-        return TrainingOutcome(verdict, before, after, choices)
+        fit = partial(self._version, choice, answering, strength)
+        return Trained(verdict, self.figures, before, after, choices, fit)
 
-    def fit(self, watch: Watch) -> None:
-        everything = DocumentFold(np.empty(0, np.int64), np.arange(len(self.answers.memory)))
-        self.fitted = self._fit(everything, self.best.choice.share, watch)
-
-    def version(self) -> NewVersion:
+    def _version(self, choice: AnswerChoice, answering: FoldAnswers, strength: float) -> NewVersion:
+        """Fit a choice to everything, and calibrate it by what is held out."""
         targets, memory = self.answers.targets, self.answers.memory
-        attended = joined(self.best.answering.attended)
-        calibration = calibrate_answers_checked(
-            attended,
-            targets,
-            self.answers.groups[attended.queries] % 2,
-            start=scale_now(self.task.active, memory),
-            error_rate=self.request.error_rate,
-            share=1 - 1 / FOLDS,
-        )
-        area = told_apart(attended, calibration)
-        output = self.best.answering.output_by(range(FOLDS))
+        everything = DocumentFold(np.empty(0, np.int64), np.arange(len(memory)))
+        job = partial(self._fit, everything, choice.share)
+        (fitted,) = run_parallel([job], self.task.watching("fitting"))
+        self.task.watch("calibrating", 0.0)
+        attended = joined(answering.attended)
+        start = scale_now(self.task.active, memory)
+        scores = AnswerScores(attended, targets, start, self.request.error_rate, 1 - 1 / FOLDS)
+        calibration = scores.checked(self.answers.groups[attended.queries] % 2)
+        output = answering.output_by(range(FOLDS))
         if output is not None and targets.center is not None:
             output = output.unscaled(targets.center, targets.spread)
-        path = None if output is None else self.request.value or ""
-        tuning = self.tuning(
-            calibration,
-            lexical=self.best.choice.lexical,
-            memory=self.strength or None,
-            values=path,
+        settings = self.task.settings
+        tuning = calibration.tuning(
+            settings.scorer,
+            lexical=choice.lexical,
+            memory=strength or None,
+            values=None if output is None else self.request.value or "",
         )
         values = None if output is None else (output.w, output.b)
-        projection = projection_of(self.fitted, memory, self.settings, values)
-        return NewVersion(projection, tuning, {**calibration.figures, "auroc": area})
+        figures = {**calibration.figures, "auroc": scores.auroc(calibration.scale)}
+        return NewVersion(fitted.projection(memory, settings, values), tuning, figures)
 
     # -- one fold ----------------------------------------------------------------------------------
 
@@ -202,15 +409,11 @@ class AnswersObjective(ObjectiveRun):
 
     def _attend(self, index: int, share: float, fitted: Fitted) -> dict[AnswerChoice, Held]:
         """Answer a fold under every λ."""
-        fold, words = self.folds[index], self.words[index]
+        fold, words = self.folds[index], None if self.words is None else self.words[index][0]
         scores = fold_scores(self.answers, fitted, fold)
-
-        def term(lexical: float) -> Scores | None:
-            return partial(words.term, lexical=lexical) if words and lexical else None
-
         return {
             AnswerChoice(share, lexical): attend_fold(
-                self.answers, fold, scores, words=term(lexical)
+                self.answers, fold, scores, words=words, lexical=lexical
             )
             for lexical in (LEXICAL if words is not None else LEXICAL[:1])
         }
@@ -224,20 +427,20 @@ class AnswersObjective(ObjectiveRun):
 
     # -- choosing ----------------------------------------------------------------------------------
 
-    def _select(self, folds: Sequence[int]) -> AnswerSelection:
+    def _select(self, attended: Attended, folds: Sequence[int]) -> tuple[AnswerChoice, FoldAnswers]:
         """Return what answers the documents of some folds best."""
         targets, start = self.answers.targets, self.answers.memory.scale
         scaled = {
-            choice: fit_scale(joined([attended[index] for index in folds]), targets, start)
-            for choice, attended in self.attended.items()
+            choice: fit_scale(joined([by_fold[index] for index in folds]), targets, start)
+            for choice, by_fold in attended.items()
         }
 
         def rank(choice: AnswerChoice) -> tuple[float, int]:
             return scaled[choice][1], (choice.share == 0) + (choice.lexical == 0)
 
         choice = max(scaled, key=rank)
-        answering = FoldAnswers(self.attended[choice], targets, scaled[choice][0])
-        return AnswerSelection(choice, answering._replace(ridge=self._ridge(answering, folds)))
+        answering = FoldAnswers(attended[choice], targets, scaled[choice][0])
+        return choice, answering._replace(ridge=self._ridge(answering, folds))
 
     def _ridge(self, answering: FoldAnswers, folds: Sequence[int]) -> float | None:
         """Return how W_V is learned best, each of the folds answered by the W_V of the others."""
@@ -257,37 +460,35 @@ class AnswersObjective(ObjectiveRun):
 
     # -- the active version ------------------------------------------------------------------------
 
-    def _current(self) -> FoldAnswers:
+    def _current(self, attended: Attended) -> FoldAnswers:
         """Answer the folds as the active version does.
 
         A version that was learned from these values has seen them: it is tried as it came about,
         by its recipe fitted without the documents that judge.
         """
-        active, targets = self.task.active, self.answers.targets
-        choices = active.report.get("chosen") or {}
+        active, targets, choices = self.task.active, self.answers.targets, self.task.chosen
+        memory, collection = self.answers.memory, self.task.collection
         scope = {"value": self.request.value, "dimensions": self.request.dimensions}
         if objective_of(active) == "answers" and scope.items() <= choices.items():
             share = 0.0 if choices.get("recipe") == "none" else float(choices["share"])
             choice = AnswerChoice(share, float(choices.get("lexical", 0.0)))
-            if choice in self.attended:
-                (scale, *_) = active.tuning.get("scale") or [self.answers.memory.scale]
-                attended = self.attended[choice]
-                return FoldAnswers(attended, targets, float(scale), choices.get("ridge"))
-        version, collection = active_version(self.task), self.task.collection
-        stored = stored_keys(collection, version, self.answers.memory.rows)
-        served = ServedVersion(version, self.settings, stored)
-        attended = [self._served(served, index) for index in range(FOLDS)]
+            if choice in attended:
+                (scale, *_) = active.tuning.get("scale") or [memory.scale]
+                ridge = choices.get("ridge")
+                return FoldAnswers(attended[choice], targets, float(scale), ridge)
+        version = active_version(self.task)
+        stored = stored_keys(collection, version, memory.rows)
+        served = ServedVersion(version, self.task.settings, stored)
+        held = [self._served(served, index) for index in range(FOLDS)]
         output = served_output(served, self.answers, self.request.value)
-        return FoldAnswers(attended, targets, 1.0, output=output)
+        return FoldAnswers(held, targets, 1.0, output=output)
 
     def _served(self, served: ServedVersion, index: int) -> Held:
-        fold, words = self.folds[index], self.words[index]
+        fold, words = self.folds[index], None if self.words is None else self.words[index]
 
         def scores(part: slice) -> Floats:
             queries = self.answers.queries[fold.held_out[part]]
-            term = None
-            if words is not None:
-                term = served.words(words.shares[part], words.coverage[part])
+            term = None if words is None else served.words(words[0][part], words[1][part])
             return served.scores(queries, fold.members, term)
 
         return attend_fold(self.answers, fold, scores)

@@ -4,7 +4,8 @@ Each held-out question is scored twice. As it is, its relevant documents should 
 With them hidden, as if they were not stored, the no-answer key should: that is what a question that
 nothing here answers looks like. One scale and one no-answer score are fitted to
 both at once, by the likelihood (temperature scaling: Guo et al. 2017, with a class for none). Then
-the no-answer score may follow how high the documents behind the best score: an answer stands out.
+the no-answer score may follow how high the documents behind the best score: an answer stands out
+from them, and what is not answered does not.
 
 Figures on the questions of the fit flatter it. So each half of the questions is judged by a fit to
 the other half, and the fit to all is taken only if its error, judged so, is not above that of the
@@ -14,35 +15,134 @@ scale in use until now.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
+from scipy.special import expit
 
-from attend.attention import partition
+from attend.attention import partition, runners_up
+from attend.core.settings import Tuning
 from attend.core.types import Bool, Float64, Int64, Json
-from attend.learning.data import UNIT_SCALE
+from attend.learning.data import ATTEND, UNIT_SCALE
 from attend.learning.fit import minimise
-from attend.learning.no_answer import (
-    ERROR_RATE,
-    NO_LEVELS,
-    SHARES,
-    Levels,
-    confidence,
-    fit_null,
-    null_logits,
-    threshold_at,
-)
 from attend.measure.statistics import calibration_error
 
-ATTEND = 100
-"""Documents that a search attends to."""
+ERROR_RATE = 0.05
+
+UNANSWERED = 0.1
+"""The share of queries in use that nothing answers: the weight of hidden scores. Were it half,
+the no-answer key would take weight from every query that has an answer."""
+
+SHARES = (1 - UNANSWERED, UNANSWERED)
+"""The weights of scores as they are, and of hidden ones."""
+
+ROUNDING = 1e-9
+"""A share of 1/20 of 60 questions is three, also where 0.05 * 60 comes out below."""
+
+Levels: TypeAlias = tuple[float, float]
+"""How much of the `runners_up` of a question is added to its no-answer logit, each from 0 to 1."""
+
+NO_LEVELS: Levels = (0.0, 0.0)
+
+
+def fit_null(
+    z: Float64, answers: Bool, counts: Float64, levels: Levels | None = None
+) -> tuple[float, Levels]:
+    """Return the no-answer logit and the levels of the largest likelihood.
+
+    It is that of a logistic regression on log sums and runners-up.
+
+    Args:
+        z: (q, a) scaled scores, best first; questions that attend to nothing are left out.
+        answers: (q,) whether any of these answers.
+        counts: (q,) how much each question counts.
+        levels: as they have to be; fitted if None.
+    """
+    there = np.isfinite(z).any(axis=1)
+    logs, behind, sign = partition(z[there]).log, _behind(z[there]), np.where(answers, 1, -1)[there]
+    shares, middle = counts[there] / counts[there].sum(), np.median(behind, axis=0)
+    away = behind - middle
+
+    def loss(point: Float64) -> tuple[float, Float64]:
+        margin = sign * (logs - point[0] - away @ point[1:])
+        slope = shares * sign * expit(-margin)
+        # The weight of one question, for no levels: few questions tell little of them.
+        prior = point[1:] / len(sign)
+        value = float(shares @ np.logaddexp(0, -margin) + prior @ point[1:] / 2)
+        return value, np.append(slope.sum(), slope @ away + prior)
+
+    bounds = [(0.0, 1.0)] * 2 if levels is None else [(level, level) for level in levels]
+    start = float(shares @ logs), *(low for low, _ in bounds)
+    point, _ = minimise(loss, start, [(-math.inf, math.inf), *bounds])
+    first, second = point[1:].tolist()
+    return float(point[0] - middle @ point[1:]), (first, second)
+
+
+def null_logits(z: Float64, null: float | None, levels: Levels | None = None) -> Float64:
+    """Return the no-answer logit (q,) of questions with scaled scores (q, a), best first; -inf
+    where there is no such score."""
+    logits = np.full(len(z), -math.inf if null is None else null)
+    there = np.isfinite(z).any(axis=1)
+    if levels is not None and there.any():
+        logits[there] += _behind(z[there]) @ levels
+    return logits
+
+
+def _behind(z: Float64) -> Float64:
+    """Return the `runners_up` of each question (q, 2), of logits (q, a) with gaps of -inf."""
+    finite = np.isfinite(z)
+    counts = np.count_nonzero(finite, axis=1)
+    behind = np.empty((len(z), 2))
+    for count in np.unique(counts).tolist():  # several times as fast as one by one
+        rows = np.flatnonzero(counts == count)
+        behind[rows] = runners_up(z[rows][finite[rows]].reshape(len(rows), count))
+    return behind
+
+
+def confidence(
+    scores: Float64, scale: float, null: float | None, levels: Levels | None = None
+) -> Float64:
+    """1 minus the weight of no answer, for attended scores (q, a): (q,)."""
+    # As a sigmoid, which keeps its digits near 0 where 1 - w would lose them.
+    z = scale * scores
+    return np.asarray(expit(partition(z).log - null_logits(z, null, levels)))
+
+
+def threshold_at(
+    confidences: Float64, error_rate: float = ERROR_RATE, counts: Float64 | None = None
+) -> float | None:
+    """Return the largest threshold that refuses at most this share of confidences like these (n,).
+
+    What is below the threshold is refused, what is equal is not. It holds for the next question,
+    too, which may take any of n + 1 places among them (a conformal threshold: Vovk, Gammerman and
+    Shafer 2005), from 1 / error_rate - 1 confidences on. None without confidences. `counts` (n,)
+    is how much each counts, if not all the same.
+
+    >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.4)
+    0.5
+    """
+    if not len(confidences):
+        return None
+    counts = np.ones(len(confidences)) if counts is None else counts
+    order = np.argsort(confidences, kind="stable")
+    most = error_rate * (counts.sum() + counts.mean()) + ROUNDING
+    lower = np.cumsum(counts[order]) <= most
+    return float(confidences[order[max(int(lower.sum()) - 1, 0)]])
+
+
+# -- calibration -----------------------------------------------------------------------------------
 
 SPAN = math.log(1e3)
 """How far from its start a scale may move, as a log: beyond it every softmax is one-hot."""
 
 STARTS = (0.25, 1.0, 4.0)
 """Factors on the scale at which the search starts: the likelihood need not be convex in it."""
+
+FEWEST = 20
+"""Questions of a half below which nothing is checked: an error of ten is noise."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +181,144 @@ class Calibration:
     answerable: int = 0
     note: str | None = None
 
+    def tuning(self, scorer: str, **parts: Any) -> Tuning:
+        """Return the tuning of a version that is calibrated so, with what else was chosen."""
+        return Tuning(
+            scale=(self.scale,),
+            null=None if self.null is None else (self.null,),
+            levels=self.levels,
+            threshold=self.threshold,
+            error_rate=self.error_rate,
+            attend=ATTEND,
+            scorer=scorer,
+            **parts,
+        )
+
     @property
     def figures(self) -> dict[str, Json]:
         """All of them, as they are stored."""
         return {**vars(self), "levels": None if self.levels is None else list(self.levels)}
+
+
+class HeldOutScores(ABC):
+    """Held-out questions as they are and with what answers them hidden, to calibrate by.
+
+    Attributes:
+        start: the scale in use until now.
+        error_rate: the share of answerable questions that the threshold may refuse.
+        names: of the questions, and of what a calibration error is of, for a sentence.
+    """
+
+    start: float
+    error_rate: float
+    names: ClassVar[tuple[str, str]]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def some(self, members: Bool) -> Self:
+        """Return some of the questions."""
+
+    @abstractmethod
+    def fit(self) -> Calibration:
+        """Return the best calibration, with the figures of these questions."""
+
+    @abstractmethod
+    def no_answer(self, scale: float) -> tuple[float, float | None] | None:
+        """Return the no-answer score that suits a scale, and its threshold; None without one."""
+
+    @abstractmethod
+    def sureness(self, fit: Calibration) -> tuple[Float64, Float64, Float64]:
+        """(n,) each: how sure answers are, how right, and how much each counts."""
+
+    @abstractmethod
+    def loss(self, fit: Calibration) -> float:
+        """Return the mean loss."""
+
+    @abstractmethod
+    def confidences(self, fit: Calibration) -> tuple[Float64, Float64]:
+        """(n,) each: the confidences of answerable questions, and how much each counts."""
+
+    def checked(self, halves: Int64) -> Calibration:
+        """Return a calibration whose figures are those of questions outside of the fit.
+
+        Args:
+            halves: (q,) 0 or 1, the half that a question belongs to; the same question of several
+                splits, and near-duplicates, belong to one half.
+
+        Returns: the fit to all questions; with the scale in use until now, and a note, where the
+            fit's calibration error is above that. The figures of the fit itself, where a half has
+            too few questions to tell.
+        """
+        fit = self.fit()
+        if fit.ece_after is None or min(np.bincount(halves, minlength=2)) < FEWEST:
+            return fit
+        parts = [self.some(halves == half) for half in (0, 1)]
+        fits = [part.fit() for part in parts]
+        if any(part.ece_after is None or not part.answerable for part in fits):
+            return fit
+        fits.reverse()  # each half is judged by the fit to the other
+        stays = [
+            replace(other, scale=self.start, null=other.null_before, levels=None) for other in fits
+        ]
+        (ece_before, nll_before), (ece_after, nll_after) = (
+            _judged(parts, given) for given in (stays, fits)
+        )
+        fit = replace(
+            fit,
+            ece_before=ece_before,
+            ece_after=ece_after,
+            nll_before=nll_before,
+            nll_after=nll_after,
+            refused=_refused(parts, fits),
+        )
+        return fit if ece_after <= ece_before else self._kept(fit)
+
+    def _kept(self, fit: Calibration) -> Calibration:
+        """Return a calibration with the scale until now, and the no-answer score that suits it."""
+        questions, error = self.names
+        null, threshold = self.no_answer(self.start) or (None, None)
+        return replace(
+            fit,
+            scale=self.start,
+            null=null,
+            levels=None,
+            threshold=threshold,
+            ece_after=fit.ece_before,
+            nll_after=fit.nll_before,
+            refused=None,
+            note=(
+                f"On {questions} that took no part in its fit, the calibration error of the "
+                f"{error} is {fit.ece_after:.3f} with the fitted scale and {fit.ece_before:.3f} "
+                f"with the one until now, which stays."
+            ),
+        )
+
+
+def _judged(parts: Sequence[HeldOutScores], fits: Sequence[Calibration]) -> tuple[float, float]:
+    """Return the calibration error and the mean loss over all parts, each by its calibration."""
+    pairs = [*zip(parts, fits, strict=True)]
+    columns = zip(*(part.sureness(fit) for part, fit in pairs), strict=True)
+    losses = [part.loss(fit) for part, fit in pairs]
+    sure, correct, counts = (np.concatenate(column) for column in columns)
+    error = calibration_error(sure, correct, counts)
+    return error, float(np.average(losses, weights=[len(part) for part in parts]))
+
+
+def _refused(parts: Sequence[HeldOutScores], fits: Sequence[Calibration]) -> float | None:
+    """Return the share of answerable questions that the other half's threshold refuses."""
+    refused, weights = [], []
+    for part, fit in zip(parts, fits, strict=True):
+        if fit.threshold is None:
+            return None
+        confidences, counts = part.confidences(fit)
+        refused.append(confidences < fit.threshold)
+        weights.append(counts)
+    return float(np.average(np.concatenate(refused), weights=np.concatenate(weights)))
+
+
+# -- questions and relevant documents --------------------------------------------------------------
 
 
 class Scored(NamedTuple):
@@ -100,6 +334,13 @@ class Scored(NamedTuple):
     relevant: Bool
     counts: Float64
 
+    @classmethod
+    def best(cls, scores: Float64, relevant: Bool, counts: Float64, attend: int) -> Scored:
+        """Take what is attended to of candidates (q, c)."""
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :attend]
+        marks = np.take_along_axis(relevant, order, axis=1)
+        return cls(np.take_along_axis(scores, order, axis=1), marks, counts)
+
     @property
     def answerable(self) -> Bool:
         """(q,) whether a relevant document is attended to."""
@@ -112,94 +353,152 @@ class Scored(NamedTuple):
         return Scored(self.scores[members], self.relevant[members], counts)
 
 
-def calibrate(
-    scores: Float64,
-    relevant: Bool,
-    *,
-    error_rate: float = ERROR_RATE,
-    attend: int = ATTEND,
-    start: float = UNIT_SCALE,
-    counts: Float64 | None = None,
-    hidden: Float64 | None = None,
-) -> Calibration:
-    """Fit scale and no-answer score to the candidates of held-out questions.
+@dataclass(frozen=True)
+class RankingScores(HeldOutScores):
+    """What questions attend to, as they are and with their relevant documents hidden."""
 
-    Args:
-        scores: (q, a), unscaled (logits at scale 1), -inf where a question has fewer
-            candidates. Send more than are attended to: hiding moves the next best up.
-        relevant: (q, a), which of them answer their question.
-        error_rate: the share of answerable questions that the threshold may refuse.
-        attend: how many documents a search attends to.
-        start: the scale in use until now. A fit stays near it where there are too few
-            questions to tell.
-        counts: (q,) how much each question counts; all the same if absent.
-        hidden: (q, b) as `scores`, of a collection without what answers a question; if absent,
-            `scores` without it: right where no document's score depends on another's.
-    """
-    sides = as_is_and_hidden(scores, relevant, attend, counts, hidden)
-    return calibrate_sides(*sides, error_rate=error_rate, start=start)
+    as_is: Scored
+    hidden: Scored
+    start: float
+    error_rate: float
+    names: ClassVar[tuple[str, str]] = ("questions", "best weight")
 
+    @classmethod
+    def of(
+        cls,
+        scores: Float64,
+        relevant: Bool,
+        counts: Float64 | None = None,
+        hidden: Float64 | None = None,
+        *,
+        start: float = UNIT_SCALE,
+        error_rate: float = ERROR_RATE,
+        attend: int = ATTEND,
+    ) -> RankingScores:
+        """Take what is attended to from the scores of candidates.
 
-def calibrate_sides(
-    as_is: Scored, hidden: Scored, *, error_rate: float, start: float
-) -> Calibration:
-    """Fit scale and no-answer score to what questions attend to, as they are and without answers.
+        Args:
+            scores: (q, a), unscaled (logits at scale 1), -inf where a question has fewer
+                candidates. Send more than are attended to: hiding moves the next best up.
+            relevant: (q, a), which of them answer their question.
+            counts: (q,) how much each question counts; all the same if absent.
+            hidden: (q, b) as `scores`, of a collection without what answers a question; if absent,
+                `scores` without it: right where no document's score depends on another's.
+            start: a fit stays near it where there are too few questions to tell.
+            attend: how many documents a search attends to.
+        """
+        counts = np.ones(len(scores)) if counts is None else counts
+        counts = counts / (counts.mean() if len(counts) else 1)
+        relevant = relevant & np.isfinite(scores)
+        hidden = np.where(relevant, -np.inf, scores) if hidden is None else hidden
+        as_is = Scored.best(scores, relevant, counts, attend)
+        none = np.zeros(hidden.shape, dtype=bool)
+        return cls(as_is, Scored.best(hidden, none, counts, attend), start, error_rate)
 
-    The arguments are those of `calibrate`.
-    """
-    reason = _unfit(as_is, hidden)
-    if reason:
-        return Calibration(start, None, None, error_rate, questions=len(as_is.scores), note=reason)
-    loss = Loss(as_is, hidden, start)
-    before, (scale, _) = loss.best_null(), loss.best()
-    null, levels = fit_null(
-        scale * np.concatenate([as_is.scores, hidden.scores]),
-        np.concatenate([as_is.answerable, hidden.answerable]),
-        np.concatenate([SHARES[0] * as_is.counts, SHARES[1] * hidden.counts]),
-    )
-    # Where no loss is least (all is right already), the optimiser may end behind the start.
-    fits = (scale, null, levels), (start, before, NO_LEVELS)
-    after = min(fits, key=lambda fit: likelihood(as_is, hidden, *fit))
-    scale, null, levels = after
-    answered = confidence(as_is.scores, *after)[as_is.answerable]
-    return Calibration(
-        scale=scale,
-        null=null,
-        levels=levels,
-        threshold=threshold_at(answered, error_rate, as_is.counts[as_is.answerable]),
-        error_rate=error_rate,
-        ece_before=top_calibration_error(as_is, hidden, start, before),
-        ece_after=top_calibration_error(as_is, hidden, *after),
-        nll_before=likelihood(as_is, hidden, start, before),
-        nll_after=likelihood(as_is, hidden, *after),
-        null_before=before,
-        questions=len(as_is.scores),
-        answerable=int(as_is.answerable.sum()),
-    )
+    def __len__(self) -> int:
+        return len(self.as_is.scores)
 
+    @property
+    def sides(self) -> tuple[tuple[float, Scored], ...]:
+        """Both sides, each after its weight."""
+        return (SHARES[0], self.as_is), (SHARES[1], self.hidden)
 
-def as_is_and_hidden(
-    scores: Float64,
-    relevant: Bool,
-    attend: int = ATTEND,
-    counts: Float64 | None = None,
-    hidden: Float64 | None = None,
-) -> tuple[Scored, Scored]:
-    """Return what questions attend to as they are, and with their relevant documents hidden."""
-    counts = np.ones(len(scores)) if counts is None else counts
-    counts = counts / (counts.mean() if len(counts) else 1)
-    relevant = relevant & np.isfinite(scores)
-    hidden = np.where(relevant, -np.inf, scores) if hidden is None else hidden
-    return (
-        _attended(scores, relevant, counts, attend),
-        _attended(hidden, np.zeros(hidden.shape, dtype=bool), counts, attend),
-    )
+    def some(self, members: Bool) -> RankingScores:
+        return replace(self, as_is=self.as_is.some(members), hidden=self.hidden.some(members))
 
+    def fit(self) -> Calibration:
+        reason = self._unfit()
+        if reason:
+            return Calibration(
+                self.start, None, None, self.error_rate, questions=len(self), note=reason
+            )
+        loss = Loss(self.as_is, self.hidden, self.start)
+        before, (scale, _) = loss.best_null(), loss.best()
+        null, levels = fit_null(
+            scale * np.concatenate([side.scores for _, side in self.sides]),
+            np.concatenate([side.answerable for _, side in self.sides]),
+            np.concatenate([share * side.counts for share, side in self.sides]),
+        )
+        blank = Calibration(
+            scale,
+            null,
+            None,
+            self.error_rate,
+            levels=levels,
+            null_before=before,
+            questions=len(self),
+            answerable=int(self.as_is.answerable.sum()),
+        )
+        earlier = replace(blank, scale=self.start, null=before, levels=NO_LEVELS)
+        # Where no loss is least (all is right already), the optimiser may end behind the start.
+        after = min((blank, earlier), key=self.loss)
+        return replace(
+            after,
+            threshold=self._threshold(after),
+            ece_before=calibration_error(*self.sureness(earlier)),
+            ece_after=calibration_error(*self.sureness(after)),
+            nll_before=self.loss(earlier),
+            nll_after=self.loss(after),
+        )
 
-def _attended(scores: Float64, relevant: Bool, counts: Float64, attend: int) -> Scored:
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :attend]
-    marks = np.take_along_axis(relevant, order, axis=1)
-    return Scored(np.take_along_axis(scores, order, axis=1), marks, counts)
+    def no_answer(self, scale: float) -> tuple[float, float | None]:
+        null = Loss(self.as_is, self.hidden, scale).best_null()
+        return null, self._threshold(Calibration(scale, null, None, self.error_rate))
+
+    def sureness(self, fit: Calibration) -> tuple[Float64, Float64, Float64]:
+        """The largest weight of each question, and the share of what is right that its holder has.
+
+        Several relevant documents share what is right evenly: they are who a relevant document
+        drawn at random could be, and their weights can sum to no more than one.
+        """
+        weights, correct, counts = [], [], []
+        for share, side in self.sides:
+            z, nothing = self._logits(side, fit)
+            total, _ = _log_sums(side, z, nothing)
+            first = z[:, 0]  # best first; -inf where nothing is attended to
+            shares = side.relevant[:, 0] / np.maximum(side.relevant.sum(axis=1), 1)
+            weights.append(np.exp(np.maximum(first, nothing) - total))
+            correct.append(np.where(first > nothing, shares, ~side.answerable))
+            counts.append(share * side.counts)
+        return np.concatenate(weights), np.concatenate(correct), np.concatenate(counts)
+
+    def loss(self, fit: Calibration) -> float:
+        """The mean negative log weight of what should hold it, over both sides."""
+        return sum(
+            share * _slopes(side, fit.scale, self._logits(side, fit)[1])[0]
+            for share, side in self.sides
+        )
+
+    def confidences(self, fit: Calibration) -> tuple[Float64, Float64]:
+        known = self.as_is.answerable
+        confidences = confidence(self.as_is.scores, fit.scale, fit.null, fit.levels)
+        return confidences[known], self.as_is.counts[known]
+
+    def _threshold(self, fit: Calibration) -> float | None:
+        confidences, counts = self.confidences(fit)
+        return threshold_at(confidences, self.error_rate, counts)
+
+    def _logits(self, side: Scored, fit: Calibration) -> tuple[Float64, Float64]:
+        """Return the logits of documents (q, a), and of no answer (q,)."""
+        z = fit.scale * side.scores
+        return z, null_logits(z, fit.null, fit.levels)
+
+    def _unfit(self) -> str | None:
+        """Return why there is nothing to fit to, if so."""
+        kept = "scale and no-answer score stay as they were."
+        if not len(self):
+            return f"There are no held-out questions; {kept}"
+        if not self.as_is.answerable.any():
+            return (
+                f"None of {len(self)} held-out questions has a relevant document among those "
+                f"attended to; {kept}"
+            )
+        if not np.isfinite(self.hidden.scores).any():
+            return (
+                f"Every document is relevant to every held-out question, which leaves nothing to "
+                f"fit a no-answer score to; {kept}"
+            )
+        return None
 
 
 class Loss:
@@ -269,181 +568,3 @@ def _log_sums(side: Scored, z: Float64, null: float | Float64) -> tuple[Float64,
     """(q,) each: the log of the whole sum, and of what should hold the weight."""
     relevant = partition(np.where(side.relevant, z, -np.inf)).log
     return np.logaddexp(partition(z).log, null), np.where(side.answerable, relevant, null)
-
-
-def likelihood(
-    as_is: Scored, hidden: Scored, scale: float, null: float, levels: Levels | None = None
-) -> float:
-    """Return the mean negative log weight of what should hold it, over both sides."""
-    losses = [
-        _slopes(side, scale, null_logits(scale * side.scores, null, levels))[0]
-        for side in (as_is, hidden)
-    ]
-    return float(np.dot(SHARES, losses))
-
-
-def top_calibration_error(
-    as_is: Scored, hidden: Scored, scale: float, null: float, levels: Levels | None = None
-) -> float:
-    """Return the expected calibration error of the largest weight of each question.
-
-    Several relevant documents share what is right evenly: they are who a relevant document
-    drawn at random could be, and their weights can sum to no more than one.
-    """
-    tops = [best_weights(side, scale, null, levels) for side in (as_is, hidden)]
-    predicted, correct = (np.concatenate(column) for column in zip(*tops, strict=True))
-    counts = [share * side.counts for share, side in zip(SHARES, (as_is, hidden), strict=True)]
-    return calibration_error(predicted, correct, np.concatenate(counts))
-
-
-def best_weights(
-    side: Scored, scale: float, null: float, levels: Levels | None = None
-) -> tuple[Float64, Float64]:
-    """Return the largest weights (q,), and the shares of what is right that their holders have."""
-    z = scale * side.scores
-    nothing = null_logits(z, null, levels)
-    total, _ = _log_sums(side, z, nothing)
-    first = z[:, 0]  # best first; -inf where nothing is attended to
-    shares = side.relevant[:, 0] / np.maximum(side.relevant.sum(axis=1), 1)
-    correct = np.where(first > nothing, shares, ~side.answerable)
-    return np.exp(np.maximum(first, nothing) - total), correct
-
-
-def _unfit(as_is: Scored, hidden: Scored) -> str | None:
-    """Return why there is nothing to fit to, if so."""
-    if not len(as_is.scores):
-        return "There are no held-out questions; scale and no-answer score stay as they were."
-    if not as_is.answerable.any():
-        return (
-            f"None of {len(as_is.scores)} held-out questions has a relevant document among "
-            f"those attended to; scale and no-answer score stay as they were."
-        )
-    if not np.isfinite(hidden.scores).any():
-        return (
-            "Every document is relevant to every held-out question, which leaves nothing to "
-            "fit a no-answer score to; scale and no-answer score stay as they were."
-        )
-    return None
-
-
-# -- checked ---------------------------------------------------------------------------------------
-
-FEWEST = 20
-"""Questions of a half below which nothing is checked: an error of ten is noise."""
-
-
-class _Half(NamedTuple):
-    """One half of the questions, as judged by a fit to the other.
-
-    Attributes:
-        after, before: scale, null and levels of the fit, and of the scale until now.
-        threshold: of the fit.
-    """
-
-    as_is: Scored
-    hidden: Scored
-    after: tuple[float, float, Levels | None]
-    before: tuple[float, float, None]
-    threshold: float
-
-
-def calibrate_checked(
-    scores: Float64,
-    relevant: Bool,
-    halves: Int64,
-    counts: Float64,
-    *,
-    hidden: Float64 | None = None,
-    start: float,
-    error_rate: float = ERROR_RATE,
-) -> Calibration:
-    """Return a calibration whose figures are those of questions outside of the fit.
-
-    Args:
-        scores, relevant, counts, hidden, start, error_rate: as `calibrate` takes them.
-        halves: (q,) 0 or 1, the half that a question belongs to; the same question of several
-            splits belongs to one half.
-
-    Returns: the fit to all questions; with the scale in use until now, and a note, where the
-        fit's calibration error of the best weight is above that.
-    """
-    sides = as_is_and_hidden(scores, relevant, counts=counts, hidden=hidden)
-    fit = calibrate_sides(*sides, error_rate=error_rate, start=start)
-    parts = [_half(sides, halves == half, error_rate, start) for half in (0, 1)]
-    judged = [part for part in parts if part is not None]
-    if fit.null is None or len(judged) < len(parts):
-        return fit
-    ece_before = _error(judged, "before")
-    ece_after = _error(judged, "after")
-    fit = replace(
-        fit,
-        ece_before=ece_before,
-        ece_after=ece_after,
-        nll_before=_loss(judged, "before"),
-        nll_after=_loss(judged, "after"),
-        refused=_refused(judged),
-    )
-    return fit if ece_after <= ece_before else _kept(fit, *sides, start)
-
-
-def _half(
-    sides: tuple[Scored, Scored], judged: Bool, error_rate: float, start: float
-) -> _Half | None:
-    """Fit to the questions that are not judged; None where either side has too few."""
-    if min(judged.sum(), (~judged).sum()) < FEWEST:
-        return None
-    others = (side.some(~judged) for side in sides)
-    fit = calibrate_sides(*others, error_rate=error_rate, start=start)
-    as_is, hidden = (side.some(judged) for side in sides)
-    if fit.null is None or fit.null_before is None or not as_is.answerable.any():
-        return None
-    before = start, fit.null_before, None
-    return _Half(as_is, hidden, (fit.scale, fit.null, fit.levels), before, fit.threshold or 0.0)
-
-
-def _error(judged: list[_Half], name: str) -> float:
-    """Return the calibration error of the best weight over all questions."""
-    columns = [
-        (*best_weights(side, *getattr(part, name)), share * side.counts)
-        for part in judged
-        for share, side in zip(SHARES, (part.as_is, part.hidden), strict=True)
-    ]
-    weights, correct, counts = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return calibration_error(weights, correct, counts)
-
-
-def _loss(judged: list[_Half], name: str) -> float:
-    """Return the mean negative log weight of what should hold it, over all questions."""
-    losses = [likelihood(part.as_is, part.hidden, *getattr(part, name)) for part in judged]
-    return float(np.average(losses, weights=[len(part.as_is.scores) for part in judged]))
-
-
-def _refused(judged: list[_Half]) -> float:
-    """Return the share of answerable questions that the other half's threshold refuses."""
-    refused, counts = [], []
-    for part in judged:
-        answerable = part.as_is.answerable
-        refused.append(confidence(part.as_is.scores[answerable], *part.after) < part.threshold)
-        counts.append(part.as_is.counts[answerable])
-    return float(np.average(np.concatenate(refused), weights=np.concatenate(counts)))
-
-
-def _kept(fit: Calibration, as_is: Scored, hidden: Scored, scale: float) -> Calibration:
-    """Return the calibration with the scale until now, and the no-answer score that suits it."""
-    null = Loss(as_is, hidden, scale).best_null()
-    answered = confidence(as_is.scores, scale, null)[as_is.answerable]
-    return replace(
-        fit,
-        scale=scale,
-        null=null,
-        levels=None,
-        threshold=threshold_at(answered, fit.error_rate, as_is.counts[as_is.answerable]),
-        ece_after=fit.ece_before,
-        nll_after=fit.nll_before,
-        refused=None,
-        note=(
-            f"On questions that took no part in its fit, the calibration error of the best weight "
-            f"is {fit.ece_after:.3f} with the fitted scale and {fit.ece_before:.3f} with the one "
-            f"until now, which stays."
-        ),
-    )

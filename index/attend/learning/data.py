@@ -1,4 +1,6 @@
-"""The arrays that objectives learn from: a memory of keys, questions, histories, ratings."""
+"""The arrays that objectives learn from: a memory of keys, questions, histories, ratings; and the
+version that answers as a training begins.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from attend.attention import Mechanism
-from attend.core.arrays import KeyTable, top_mask, unit
+from attend.attention import Mechanism, log_mix, partition
+from attend.collection.stored import StoredCollection
+from attend.collection.versions import Version
+from attend.core.arrays import KeyTable, locate, top_mask, unit
+from attend.core.errors import InvalidRequest
+from attend.core.settings import Settings
 from attend.core.types import Bool, Float32, Float64, Floats, Int64
-from attend.measure.statistics import dcg
+from attend.learning import Task, objective_of
+from attend.measure.statistics import CUT, dcg, ndcg
+from attend.search.attend import AttentionOptions, plan_of
+from attend.store import StoredProjection
 
 Sparse: TypeAlias = Any
 """A `scipy.sparse.csr_array`: SciPy has no types."""
@@ -97,13 +106,10 @@ class Questions:
     def without(self, documents: Bool) -> Questions:
         """Return the same questions without the labels of these documents (n,)."""
         left = sparse.diags_array((~documents).astype(np.float32))
-        return replace(
-            self, relevant=_pruned(self.relevant, left), judged=_pruned(self.judged, left)
-        )
-
-    def without_words(self) -> Questions:
-        """Return the same questions as if they had no texts, in less memory."""
-        return replace(self, lexical=sparse.csr_array(self.lexical.shape, dtype=np.float32))
+        relevant, judged = ((labels @ left).tocsr() for labels in (self.relevant, self.judged))
+        relevant.eliminate_zeros()
+        judged.eliminate_zeros()
+        return replace(self, relevant=relevant, judged=judged)
 
     def some(self, members: Bool | Int64) -> Questions:
         """Return some of the questions."""
@@ -132,26 +138,11 @@ def twins(embeddings: Float32, cosine: float = TWIN_COSINE) -> Int64:
         block = slice(index, index + step)
         near = (away[block] @ away.T > cosine) | (direct[block] @ direct.T > SAME_COSINE)
         first, second = np.nonzero(near)
-        groups = _joined(groups, first + index, second)
+        pairs = groups[first + index], groups[second]
+        edges = sparse.coo_array((np.ones(len(first), dtype=bool), pairs), shape=(count, count))
+        _, labels = sparse.csgraph.connected_components(edges, directed=False)
+        groups = np.asarray(labels, dtype=np.int64)[groups]
     return groups
-
-
-def _joined(groups: Int64, first: Int64, second: Int64) -> Int64:
-    """Join groups (q,) that a pair of questions (p,) connects."""
-    count = len(groups)
-    pairs = groups[first], groups[second]
-    edges = sparse.coo_array((np.ones(len(first), dtype=bool), pairs), shape=(count, count))
-    _, labels = sparse.csgraph.connected_components(edges, directed=False)
-    return np.asarray(labels, dtype=np.int64)[groups]
-
-
-def _pruned(matrix: Sparse, left: Sparse) -> Sparse:
-    product = (matrix @ left).tocsr()
-    product.eliminate_zeros()
-    return product
-
-
-# -- scores ----------------------------------------------------------------------------------------
 
 
 def products(queries: Float32, keys: Float32) -> Float32:
@@ -184,9 +175,6 @@ def stacked(parts: Sequence[NDArray[Any]], blank: float) -> NDArray[Any]:
     return np.concatenate(padded)
 
 
-# -- histories -------------------------------------------------------------------------------------
-
-
 def histories_of(users: Int64, documents: Int64, shape: tuple[int, int]) -> Sparse:
     """Return sparse ones (u, n) in canonical form; a repeated interaction is one."""
     ones = np.ones(len(users), dtype=np.float32)
@@ -207,9 +195,6 @@ def lengths(matrix: Sparse) -> Int64:
     """(u,) entries of each row, such as the documents in each history."""
     counts: Int64 = np.diff(matrix.indptr).astype(np.int64)
     return counts
-
-
-# -- ratings ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -255,3 +240,173 @@ class Ratings:
         """Return the places of one user's ratings."""
         order, starts = self.by_user
         return order[starts[user] : starts[user + 1]]
+
+
+# -- what is stored --------------------------------------------------------------------------------
+
+
+MOST_DOCUMENTS = 100_000
+"""What is learned from at once; beyond, a sample with every document that examples label."""
+
+MOST_MATCHES = 50_000_000
+
+FEWEST_MATCHES = 1000
+"""Documents that share words with questions, of all together and of one: 400 MB and no less than
+ten times as many as can come into an answer."""
+
+
+def memory_of(collection: StoredCollection, rows: Int64 | None) -> Memory:
+    """Read the keys of the documents of some rows, ascending; of all if None."""
+    with collection.store.all_keys() as (_, stored):
+        tables = [part if rows is None else part.some(part.places(rows)) for part in stored]
+    if not tables:
+        raise InvalidRequest(
+            f"The collection {collection.name!r} has no documents to learn about; add some."
+        )
+    unit = collection.settings.unit_embeddings or collection.settings.scorer == "cosine"
+    table = KeyTable.joined(tables)
+    return Memory(table.rows, table.starts, table.vectors, table.ids, unit=unit)
+
+
+def start_of(memory: Memory, dimensions: int | None) -> Float32:
+    """Return where W_Q and W_K begin: the identity, or the directions of most variance."""
+    width = memory.vectors.shape[1]
+    if dimensions is None:
+        return np.eye(width, dtype=np.float32)
+    if dimensions > width:
+        raise InvalidRequest(
+            f"dimensions is {dimensions}, but embeddings have {width}; send at most that.",
+            field="dimensions",
+        )
+    # Uncentred, as scores are inner products: the best approximation of all of them (Eckart
+    # and Young 1936).
+    moments = memory.vectors.T.astype(np.float64) @ memory.vectors
+    _, directions = np.linalg.eigh(moments)
+    return np.ascontiguousarray(directions[:, ::-1][:, :dimensions].T.astype(np.float32))
+
+
+def word_shares(
+    collection: StoredCollection,
+    texts: Sequence[str | None],
+    memory: Memory,
+    gone: Sequence[Int64] | None = None,
+) -> tuple[Sparse, Float32]:
+    """Return BM25 over each question's maximum (q, n), and its coverage (q,).
+
+    Of each question the best documents by words, as many as there is room for.
+
+    Args:
+        gone: the rows of documents by question, without which its words count.
+    """
+    columns, shares = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    counts, coverage = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.float32)
+    store, room = collection.store, max(FEWEST_MATCHES, MOST_MATCHES // max(1, len(texts)))
+    for question, text in enumerate(texts if collection.capabilities.lexical else ()):
+        if not text:
+            continue
+        if gone is None:
+            match = store.lexical(text, room)
+        else:
+            match = store.lexical_without(text, gone[question], room)
+        if match.maximum > 0:
+            index, there = locate(memory.rows, match.rows)
+            columns.append(index[there].astype(np.int32))
+            shares.append((match.scores[there] / match.maximum).astype(np.float32))
+            counts[question] = there.sum()
+            coverage[question] = min(1.0, match.maximum / match.ideal)
+    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)  # as the columns are
+    entries = np.concatenate(shares), np.concatenate(columns), pointers
+    return sparse.csr_array(entries, shape=(len(texts), len(memory))), coverage
+
+
+# -- the active version ----------------------------------------------------------------------------
+
+
+ATTEND = 100
+"""Documents that a search attends to."""
+
+
+def active_version(task: Task) -> Version:
+    """Return the version that answers as a training begins, with keys that do not fold."""
+    number = task.active.version
+    return Version.of(number, task.collection.store.version(number), "cosine")
+
+
+def scale_now(active: StoredProjection, memory: Memory) -> float:
+    """Return the scale until now: that of the version that answers, if a training fitted one."""
+    fitted = active.tuning.get("scale") if objective_of(active) in ("ranking", "answers") else None
+    return float(fitted[0]) if fitted and len(fitted) == 1 else memory.scale
+
+
+class ServedVersion:
+    """The keys of some documents under a version, and the scores of queries.
+
+    Attributes:
+        mechanism: the scorer, scales, gates and no-answer score by which the version answers.
+        table: the version's own keys, with example queries as keys where it has them.
+    """
+
+    def __init__(self, version: Version, settings: Settings, stored: KeyTable) -> None:
+        self.version = version
+        options = AttentionOptions(attend=version.tuning.attend or ATTEND)
+        self.plan = plan_of(version, settings, options, words=True)
+        self.mechanism = self.plan.mechanism
+        self.table = version.keys(stored)
+
+    def logits(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
+        """Logits (q, H, c) of queries (q, d) over some documents, over the temperature.
+
+        Args:
+            words: (q, c) the lexical term, on the scorer's scale.
+        """
+        table = self.table.some(documents)
+        heads, shift = self.plan.projection.project(embeddings)
+        keys, scale = table.vectors, self.mechanism.scale
+        by_head = (
+            keys.reshape(len(keys), -1, heads.shape[2])
+            if self.plan.stored_form
+            else self.plan.projection.keys(keys)
+        )
+        bias = (shift * scale)[:, :, None]
+        if words is not None:
+            bias = bias + words[:, None] * scale[:, None]
+        z = self.mechanism.logits(heads, table.with_vectors(by_head), bias)
+        return z / self.mechanism.temperature
+
+    def scores(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
+        """Scores (q, c): logits of one head; of several the log of their mixed weights."""
+        z = self.logits(embeddings, documents, words)
+        null, gates = self.mechanism.null, self.mechanism.gates
+        if len(gates) == 1:
+            return z[:, 0]
+        if null is not None:
+            null = np.broadcast_to(null, z.shape[:2])
+        return log_mix(np.asarray(z - partition(z, null).log[..., None]), gates)
+
+    def words(self, lexical: Floats, coverage: Floats) -> Floats | None:
+        """Return the lexical term of shares (q, c); None where the version has none."""
+        tuning = self.version.tuning
+        if not tuning.lexical:
+            return None
+        strength = np.float32(tuning.lexical) * coverage ** np.float32(tuning.coverage)
+        return np.asarray(lexical * strength[:, None], dtype=np.float32)
+
+    def ndcg(self, questions: Questions, among: Bool | None = None) -> Float64:
+        """nDCG@10 of questions (q,) over some documents (n,), all if None."""
+        ranked = np.arange(len(self.table)) if among is None else np.flatnonzero(among)
+        step = max(1, BLOCK // (16 * len(self.table.vectors) * self.mechanism.heads))
+        values = [np.empty(0)]
+        for index in range(0, questions.count, step):
+            part = questions.some(np.arange(index, min(index + step, questions.count)))
+            words = self.words(part.lexical.toarray()[:, ranked], part.coverage)
+            best = top_places(self.scores(part.embeddings, ranked, words), CUT)
+            grades = part.relevant.toarray()[:, ranked]
+            values.append(ndcg(np.take_along_axis(grades, best, axis=1), ideal_dcg(grades)))
+        return np.concatenate(values)
+
+
+def stored_keys(collection: StoredCollection, version: Version, rows: Int64) -> KeyTable:
+    """Read the keys of the documents of some rows, with example queries as keys where a version
+    has them."""
+    with collection.store.all_keys(examples=version.examples) as (_, tables):
+        return KeyTable.joined([table.some(table.places(rows)) for table in tables])

@@ -21,10 +21,14 @@ from scipy.optimize import minimize
 
 from attend.core.arrays import unit
 from attend.core.errors import Conflict
+from attend.core.settings import Settings
 from attend.core.types import Float32, Float64, Int64
 from attend.learning.data import Memory
+from attend.projection import Projection, given, identity
+from attend.store import Offsets
 
 Batch = TypeVar("Batch", contravariant=True)
+
 Result = TypeVar("Result")
 
 MOST_RUNS = 32
@@ -172,9 +176,6 @@ def run_parallel(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> lis
         torch.set_num_threads(threads)
 
 
-# -- W_Q and W_K -----------------------------------------------------------------------------------
-
-
 class Fitted(NamedTuple):
     """The result of a fit.
 
@@ -223,8 +224,7 @@ class Fitted(NamedTuple):
 
     def document_queries(self, memory: Memory) -> Float32:
         """Project each document as a query, moved by the mean of its keys' offsets: (n, d_k)."""
-        moved = memory.document_embeddings() + self.document_moves(memory)
-        return self._projected(memory, moved, self.w_q)
+        return self.queries(memory, memory.document_embeddings() + self.document_moves(memory))
 
     def document_moves(self, memory: Memory) -> Float32:
         """Return the mean offset of each document's keys (n, d)."""
@@ -235,6 +235,36 @@ class Fitted(NamedTuple):
         moves = np.zeros_like(memory.vectors)
         moves[self.offset_keys] = self.offsets
         return moves
+
+    def projection(
+        self, memory: Memory, settings: Settings, values: tuple[Float64, Float64] | None = None
+    ) -> Projection:
+        """Return the projection; the identity where nothing was learned.
+
+        Args:
+            values: W_V and its bias, where values go through one.
+        """
+        d_k, width = self.w_q.shape
+        eye = np.eye(width, dtype=np.float32)
+        plain = d_k == width and all(np.array_equal(w, eye) for w in (self.w_q, self.w_k))
+        if plain and values is None and self.center is None:
+            return identity(width, normalize=memory.unit and not settings.unit_embeddings)
+        return given(
+            self.w_q,
+            self.w_k,
+            w_v=None if values is None else values[0][None],
+            b_v=None if values is None else values[1][None],
+            center=self.center,
+            kind="learned",
+            normalize_queries=memory.unit,
+            normalize_keys=memory.unit,
+        )
+
+    def stored_offsets(self, memory: Memory) -> Offsets:
+        """Return the offsets by the ids of their keys, ascending."""
+        ids = memory.ids[self.offset_keys]
+        order = np.argsort(ids)
+        return Offsets(ids[order], self.offsets[order])
 
     def _projected(self, memory: Memory, embeddings: Float32, weights: Float32) -> Float32:
         if self.center is not None:

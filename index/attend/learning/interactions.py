@@ -8,34 +8,358 @@ has to be better, on documents that are known, too.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
+from attend.attention import summed
+from attend.collection.stored import StoredCollection
+from attend.core.arrays import locate
 from attend.core.settings import Tuning
-from attend.core.types import Floats, Int64, Json
-from attend.learning import next_items, promotion, selection
-from attend.learning.closed_form import ClosedForm, item_weights
-from attend.learning.data import Memory, Sparse, lengths
-from attend.learning.fit import Fitted, Watch
-from attend.learning.held_out import HistoryFold, history_folds
-from attend.learning.history_ranking import HistoryRanker, Measured, measure
-from attend.learning.material import HistoryMaterial, read_histories
-from attend.learning.task import FEWEST_QUESTIONS, NothingToLearn
-from attend.learning.version import (
+from attend.core.types import Bool, Float64, Floats, Int64, Json
+from attend.learning import (
+    FEWEST_QUESTIONS,
     NewVersion,
-    ObjectiveRun,
-    ServedVersion,
-    TrainingOutcome,
+    NothingToLearn,
+    Task,
+    Trained,
     objective_of,
-    offsets_of,
-    projection_of,
 )
-from attend.recommend.weights import ItemWeights
-from attend.store import Terms
+from attend.learning.data import (
+    BLOCK,
+    MOST_DOCUMENTS,
+    Memory,
+    ServedVersion,
+    Sparse,
+    histories_of,
+    lengths,
+    memory_of,
+    products,
+    top_places,
+    without,
+)
+from attend.learning.fit import Fitted, Watch, run_parallel
+from attend.learning.next_items import (
+    MOST_ITEMS,
+    RECIPES,
+    ClosedForm,
+    fit_next_items,
+    item_weights,
+    shuffled_ranks,
+    untrained,
+    words_of,
+)
+from attend.learning.selection import (
+    PART_COST,
+    Judged,
+    Split,
+    best,
+    compare_splits,
+    cross_validate,
+    decide,
+    nested_outcomes,
+    sampled,
+    weights,
+)
+from attend.measure.statistics import CUT, dcg, ndcg
+from attend.recommend.weights import JOINT, ItemWeights
+from attend.store import Terms, compile_filter
+
+MOST_USERS = 200_000
+
+
+class HistoryMaterial(NamedTuple):
+    """Histories, sparse (u, n), and the words of the documents, sparse (n, t).
+
+    Attributes:
+        times: (t,) of the entries of the histories, in seconds since 1970; NaN where one has none.
+        previous: what the active version learned from.
+    """
+
+    memory: Memory
+    histories: Sparse
+    times: Float64
+    previous: Sparse
+    words: Sparse
+    figures: Mapping[str, Json]
+
+
+def read_histories(collection: StoredCollection, last: int, seed: int) -> HistoryMaterial:
+    """Read interactions and keys.
+
+    What a user did not like is no sign of what comes next, and is left out.
+
+    Args:
+        last: the last interaction that the active version learned from.
+    """
+    random = np.random.default_rng(seed)
+    with collection.store.reading():  # all of one moment
+        stored = collection.store.interactions()
+        documents, rows = collection.store.counts()[0], None
+        if documents > MOST_DOCUMENTS:  # those with most interactions, and a sample
+            names, popularity = np.unique(stored.rows, return_counts=True)
+            most = names[np.argsort(-popularity, kind="stable")[: MOST_DOCUMENTS // 2]]
+            others = np.setdiff1d(collection.store.matching(compile_filter({})), most)
+            rows = np.union1d(most, sampled(others, MOST_DOCUMENTS - len(most), random))
+        memory = memory_of(collection, rows)
+        liking = collection.store.liking()
+        index, there = locate(memory.rows, stored.rows)
+        counts = np.bincount(index[there], minlength=len(memory))
+        members = np.sort(np.argsort(-counts, kind="stable")[:MOST_ITEMS])
+        words = words_of(collection, memory.rows[members])
+    users = np.zeros(len(stored.users), dtype=bool)
+    users[sampled(np.arange(len(users)), MOST_USERS, random)] = True
+    mask = stored.liked & users[stored.user_indices] & there
+    shape = len(users), len(memory)
+
+    def histories(members: Bool) -> Sparse:
+        return histories_of(stored.user_indices[members], index[members], shape)
+
+    figures: dict[str, Json] = {
+        "interactions": len(stored.ids),
+        "users": len(users),
+        "documents": documents,
+        "last_interaction": int(stored.ids.max(initial=-1)),
+        "liked_from": liking.liked_from,
+        "liked": int(np.count_nonzero(stored.liked)),
+    }
+    previous = histories(mask & (stored.ids <= last))
+    places = sparse.csr_array(
+        (np.ones(len(members)), (members, np.arange(len(members)))), (len(memory), len(members))
+    )
+    # Interactions come by user and document, as the entries of the histories do.
+    times = stored.times[mask]
+    return HistoryMaterial(memory, histories(mask), times, previous, places @ words, figures)
+
+
+# -- held-out histories ----------------------------------------------------------------------------
+
+
+WITHHELD = 0.2
+"""The share of a user's interactions, and of all documents, that is withheld."""
+
+MOST_JUDGES = 3000
+"""Users that judge a split: more make its figures no truer than they need to be."""
+
+MOST_CELLS = 30_000_000
+"""Users times documents of a split: each choice that is tried ranks all of these."""
+
+FEWEST_RANKED = 200
+"""Users that judge in however large a catalogue."""
+
+FEWEST_USERS = 500
+"""Users that judge where there are as many, however few are left to learn from."""
+
+JUDGED = 0.5
+"""The share of users whose interactions are withheld. A model fitted without a fifth of all
+interactions is another model than the one that will serve."""
+
+TIMED = 0.9
+"""The share of interactions that need a time for a division by time; those without count as the
+earliest."""
+
+
+class HistoryFold(NamedTuple):
+    """One division of interactions.
+
+    Attributes:
+        training: sparse (u, n), what is learned from.
+        users: (h,) who judge.
+        history, target: sparse (h, n): the history of each, and what is withheld of it.
+        candidates: (n,) what is ranked, but for the history; None for everything.
+        after: the time after which everything is withheld, in seconds since 1970; None where what
+            is withheld does not go by one time.
+    """
+
+    split: Split
+    training: Sparse
+    users: Int64
+    history: Sparse
+    target: Sparse
+    candidates: Bool | None
+    after: float | None = None
+
+    @property
+    def figures(self) -> dict[str, Json]:
+        """Return what judges, for the report."""
+        interactions = int(self.target.nnz)
+        return {"users": len(self.users), "interactions": interactions, "after": self.after}
+
+
+def history_folds(histories: Sparse, seed: int, times: Float64 | None = None) -> list[HistoryFold]:
+    """Divide histories (u, n) in two splits; a split that nobody could judge is left out.
+
+    In the random split a fifth of what some users interacted with is withheld, and all is ranked.
+    Where interactions have times, the latest split has its place: everything after one time is
+    withheld from everybody, so that nothing is learned from the future of those who judge (Ji et
+    al. 2023, "A critical study on data leakage in recommender system offline evaluation"); where
+    too few users have interactions on both sides of any such time, each one's latest are withheld.
+    In the new split a fifth of the documents in any history is withheld from everybody, and
+    ranked by itself: among documents of which more is known, a new one is judged by how much that
+    is.
+
+    Args:
+        times: (t,) of the entries of the histories, in their order; NaN where one has none.
+    """
+    random = np.random.default_rng(seed)
+    timed = np.empty(0) if times is None else times[np.isfinite(times)]
+    if times is not None and len(timed) >= TIMED * len(times) and timed.min() < timed.max():
+        known = _latest_histories(histories, np.where(np.isnan(times), -np.inf, times), random)
+    else:
+        known = _random_histories(histories, random)
+    folds = known, _new_histories(histories, np.random.default_rng(seed + 1))
+    return [fold for fold in folds if len(fold.users) and (lengths(fold.training) >= 2).any()]
+
+
+def _latest_histories(
+    histories: Sparse, times: Float64, random: np.random.Generator
+) -> HistoryFold:
+    """Withhold everything after one time, or each user's latest where few users could judge so."""
+    several = int((lengths(histories) >= 2).sum())
+    enough = min(FEWEST_USERS, several // 3)
+    for share, fewest in ((WITHHELD * JUDGED, FEWEST_USERS), (WITHHELD, enough)):
+        after = float(np.quantile(times, 1 - share, method="lower"))
+        out = times > after
+        training, target = without(histories, out), without(histories, ~out)
+        judges = np.flatnonzero((lengths(training) > 0) & (lengths(target) > 0))
+        if len(judges) >= fewest:
+            users = sampled(judges, _most_users(histories), random)
+            return HistoryFold(
+                "latest", training, users, training[users], target[users], None, after
+            )
+    return _random_histories(histories, random, times)
+
+
+def _random_histories(
+    histories: Sparse, random: np.random.Generator, times: Float64 | None = None
+) -> HistoryFold:
+    """Withhold a fifth of what some users interacted with; the latest, where times are given."""
+    counts = lengths(histories)
+    able = random.permutation(np.flatnonzero(counts >= 2))
+    judged = np.zeros(len(counts), dtype=bool)
+    judges = max(FEWEST_USERS, round(JUDGED * len(able)))
+    judged[able[: min(_most_users(histories), judges)]] = True
+    user = np.repeat(np.arange(len(counts)), counts)
+    # At least one; and as many in every ten as the share says, however short the histories.
+    taken = np.maximum(1, np.round(WITHHELD * counts)).astype(np.int64)
+    age = None if times is None else -times
+    out = judged[user] & (shuffled_ranks(user, counts, random, age) < taken[user])
+    training, users = without(histories, out), np.flatnonzero(judged)
+    target = without(histories, ~out)[users]
+    split: Split = "random" if times is None else "latest"
+    return HistoryFold(split, training, users, training[users], target, None)
+
+
+def _new_histories(histories: Sparse, random: np.random.Generator) -> HistoryFold:
+    visible = np.unique(histories.indices)
+    out = np.zeros(histories.shape[1], dtype=bool)
+    out[random.permutation(visible)[: round(WITHHELD * len(visible))]] = True
+    new = out[histories.indices]
+    training, target = without(histories, new), without(histories, ~new)
+    able = random.permutation(np.flatnonzero((lengths(training) > 0) & (lengths(target) > 0)))
+    users = np.sort(able[: _most_users(histories)])
+    return HistoryFold("new", training, users, training[users], target[users], out)
+
+
+def _most_users(histories: Sparse) -> int:
+    return int(min(MOST_JUDGES, max(FEWEST_RANKED, MOST_CELLS // histories.shape[1])))
+
+
+# -- ranking ---------------------------------------------------------------------------------------
+
+
+class HistoryRanker(NamedTuple):
+    """A version, as what ranks documents for a history.
+
+    Attributes:
+        logits: gives (i, c), of documents (i,) as queries over candidates (c,).
+        gates: (n,) how much each document counts in a history.
+        items: item weights (n, n) on the scale of logits; None for none.
+    """
+
+    logits: Callable[[Int64, Int64], Floats]
+    gates: Floats
+    items: Sparse | None = None
+
+    @classmethod
+    def of(cls, fitted: Fitted, memory: Memory, items: Sparse | None = None) -> HistoryRanker:
+        """Return a fit as a ranker, with item weights (n, n) on the scale of logits."""
+        queries, keys = fitted.document_queries(memory), fitted.keys(memory)
+        gates = np.ones(len(memory)) if fitted.gates is None else fitted.gates
+
+        def logits(documents: Int64, candidates: Int64) -> Floats:
+            table = memory.with_vectors(keys).some(candidates)
+            z = table.best(np.float32(fitted.scale) * products(queries[documents], table.vectors))
+            return z if items is None else z + items[documents].toarray()[:, candidates]
+
+        return cls(logits, gates, items)
+
+
+def measure(recommender: HistoryRanker, fold: HistoryFold) -> tuple[Float64, Float64]:
+    """Rank everything but the history for each user of a fold; nobody's history is empty.
+
+    Returns: figures of each user (h,), with binary relevance: nDCG@10, and recall@10 of what was
+        withheld.
+    """
+    ranked = fold.candidates
+    if ranked is None:
+        ranked = np.ones(fold.history.shape[1], dtype=bool)
+    column_of, figures = np.cumsum(ranked) - 1, []
+    for part in _blocks(fold.history, int(ranked.sum())):
+        weights = history_weights(recommender, fold.history[part], ranked)
+        target = fold.target[part]
+        right, withheld = np.zeros(weights.shape, dtype=bool), lengths(target)
+        right[np.repeat(np.arange(len(weights)), withheld), column_of[target.indices]] = True
+        hits = np.take_along_axis(right, top_places(weights, CUT), axis=1)
+        ideal = dcg(np.arange(CUT) < withheld[:, None])
+        figures.append((ndcg(hits, ideal), hits.sum(axis=1) / withheld))
+    gains, recall = (np.concatenate(column) for column in zip(*figures, strict=True))
+    return gains, recall
+
+
+def history_weights(recommender: HistoryRanker, history: Sparse, ranked: Bool) -> Float64:
+    """(h, r): w(d) of each user over the ranked documents; -1 for what is in their history."""
+    documents = np.flatnonzero(ranked)
+    column_of = np.cumsum(ranked) - 1
+    sources, row = np.unique(history.indices, return_inverse=True)  # (i,), (t,)
+    _, relative = summed(recommender.logits(sources, documents))  # (i, r)
+    # In float64: a history may hold nearly all of a sum, and the rest is what counts.
+    shares = relative.astype(np.float64)
+    users = np.repeat(np.arange(history.shape[0]), lengths(history))  # (t,)
+    gates = recommender.gates[history.indices].astype(np.float64)
+    gates /= np.bincount(users, gates)[users]
+    factors = np.ones((history.shape[0], len(documents)))  # (h, r)
+    if recommender.items is not None:
+        counted = sparse.csr_array((JOINT * gates, history.indices, history.indptr), history.shape)
+        common = (counted @ recommender.items).toarray()[:, documents]
+        factors = np.exp(common - common.max(axis=1, keepdims=True, initial=-np.inf))
+    inside = ranked[history.indices]
+    seen = users[inside], column_of[history.indices[inside]]
+    factors[seen] = 0  # what is in a history takes no part in the softmaxes of its documents
+    outside = np.maximum(np.einsum("tr,tr->t", factors[users], shares[row]), 1e-30)
+    mixture = sparse.csr_array((gates / outside, (users, row)), (history.shape[0], len(sources)))
+    weights: Float64 = factors * (mixture @ shares)  # (h, i) @ (i, r) -> (h, r)
+    weights[seen] = -1.0
+    return weights
+
+
+def _blocks(history: Sparse, documents: int) -> list[slice]:
+    """Divide users so that the logits of each block stay within a block of memory."""
+    most = max(1, BLOCK // 4 // max(1, documents))
+    bounds = [0]
+    for index in range(1, history.shape[0]):
+        if history.indptr[index + 1] - history.indptr[bounds[-1]] > most:
+            bounds.append(index)
+    bounds.append(history.shape[0])
+    return [slice(first, last) for first, last in pairwise(bounds)]
+
+
+# -- the objective ---------------------------------------------------------------------------------
+
 
 MEASURE = "ndcg@10"
 
@@ -78,6 +402,9 @@ SHARES = (0.5, 1.0)
 """How far from the start to the fit: part of the way often serves new documents best by itself, but
 not beside a closed form. (nDCG@10 on a validation part of goodbooks: .206; half: .203.)"""
 
+FORMS_SHARE = 0.3
+"""About which part of the trials closed forms take."""
+
 HALVES = 2
 """Users judge in halves: each by what the other would choose."""
 
@@ -94,7 +421,7 @@ class NextItemsChoice(NamedTuple):
     def cost(self) -> float:
         """The gain in nDCG that its parts must be worth together."""
         learned = 0 if self.recipe is None else 1 + self.offsets
-        return selection.PART_COST * (learned + (self.form is not None))
+        return PART_COST * (learned + (self.form is not None))
 
     @property
     def plain(self) -> bool:
@@ -118,7 +445,7 @@ def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
         *(NextItemsChoice(None, form=form) for form in forms),
         *(
             NextItemsChoice(name, share, moved, form)
-            for name in next_items.RECIPES
+            for name in RECIPES
             for share in SHARES
             for moved in (False, True)
             for form in (None, beside)
@@ -127,42 +454,43 @@ def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
     ]
 
 
-class Learned(NamedTuple):
-    """A choice after its fit; item weights (n, n) on the scale of logits, None for none."""
-
-    fitted: Fitted
-    items: Sparse | None
-
-    def ranker(self, memory: Memory) -> HistoryRanker:
-        """Return it as what ranks documents for a history."""
-        return HistoryRanker.of(self.fitted, memory, self.items)
+Measures = dict[NextItemsChoice | None, tuple[Float64, Float64]]
+"""nDCG@10 and recall@10 of a fold's users under every choice, and of what recommends now by
+None."""
 
 
-Measures = dict[NextItemsChoice | None, Measured]
-"""The figures of a fold's users under every choice, and of what recommends now by None."""
+def learn(task: Task) -> Trained:
+    """Learn what comes next."""
+    objective = InteractionsObjective(task)
+    measures = objective.cross_validate()
+    task.begin_judging()
+    return objective.judge(measures)
 
 
-class InteractionsObjective(ObjectiveRun):
-    """Learns what comes next."""
+class InteractionsObjective:
+    """Histories, of which some interactions are withheld, and some documents from everybody.
 
-    material: HistoryMaterial
-    choice: NextItemsChoice
-    learned: Learned
+    Attributes:
+        choices: what is tried.
+    """
 
-    def read(self) -> None:
-        active = self.task.active
-        trained = objective_of(active) == "interactions"
-        last = int(active.report.get("last_interaction", -1)) if trained else -1
-        self.material = read_histories(self.task.collection, last, self.request.seed)
-        users = int((lengths(self.material.histories) >= 2).sum())
+    def __init__(self, task: Task) -> None:
+        """
+        Raises:
+            NothingToLearn: too little is stored.
+        """
+        self.task, self.request = task, task.request
+        trained = objective_of(task.active) == "interactions"
+        last = int(task.active.report.get("last_interaction", -1)) if trained else -1
+        self.material = read_histories(task.collection, last, self.request.seed)
+        self.memory, histories, times, *_ = self.material
+        users = int((lengths(histories) >= 2).sum())
         several = users >= FEWEST_QUESTIONS
-        division = self.material.histories, self.request.seed, self.material.times
-        self.folds = history_folds(*division) if several else []
+        self.folds = history_folds(histories, self.request.seed, times) if several else []
         held_out: dict[str, Json] = {fold.split: fold.figures for fold in self.folds}
         self.figures = {**self.material.figures, "held_out": held_out}
-        self.choices = choices_of([name for name in FORMS if self._is_possible(name)])
-        self.items: dict[tuple[str, str], Sparse] = {}
-        self.lock = threading.Lock()
+        self.forms = [name for name in FORMS if self._is_possible(name)]
+        self.choices = choices_of(self.forms)
         if not self.folds:
             raise NothingToLearn(
                 f"{users} users interacted with two documents or more, and {FEWEST_QUESTIONS} are "
@@ -170,44 +498,58 @@ class InteractionsObjective(ObjectiveRun):
                 self.figures,
             )
 
-    def cross_validate(self, watch: Watch) -> None:
-        tries: list[Callable[[HistoryFold, Watch], Measures]] = [
-            *(partial(self._try_recipe, name) for name in (*next_items.RECIPES, None)),
+    def cross_validate(self) -> list[Measures]:
+        """Measure every choice, and what recommends now, on what is withheld."""
+        watch = self.task.watching("trying")
+        weighings = [partial(self._weigh, form) for form in self.forms]
+        by_fold = cross_validate(self.folds, weighings, lambda done: watch(FORMS_SHARE * done))
+        tries: list[Callable[[int, Watch], Measures]] = [
+            *(partial(self._try_recipe, by_fold, name) for name in (*RECIPES, None)),
             self._try_current,
         ]
-        self.results = selection.cross_validate(self.folds, tries, watch)
+        places = range(len(self.folds))
+        left = 1 - FORMS_SHARE
+        return cross_validate(places, tries, lambda done: watch(FORMS_SHARE + left * done))
 
-    def judge(self) -> TrainingOutcome:
-        request, judged = self.request, self._judged()
-        tolerance = request.tolerance
-        outcomes = selection.nested_outcomes(judged, request.share_seen, tolerance)
-        comparisons = promotion.compare_splits(
-            outcomes,
-            request.share_seen,
+    def judge(self, measures: Sequence[Measures]) -> Trained:
+        """Choose, and put the choice to the promotion test."""
+        request, judged = self.request, self._judged(measures)
+        share_seen, tolerance = request.share_seen, request.tolerance
+        comparisons = compare_splits(
+            nested_outcomes(judged, share_seen, tolerance),
+            share_seen,
             labels=LABELS,
             tolerance=tolerance,
-            significance=self.significance,
+            significance=self.task.significance,
         )
-        verdict = promotion.decide(comparisons, measure=MEASURE, units="users")
-        self.choice = selection.best(judged, request.share_seen, tolerance)
+        verdict = decide(comparisons, measure=MEASURE, units="users")
+        choice = best(judged, share_seen, tolerance)
         choices: dict[str, Json] = {
             "objective": "interactions",
-            **self.choice._asdict(),
-            "recipe": self.choice.recipe or "none",
-            "form": self.choice.form or "none",
-            "share_seen": request.share_seen,
+            **choice._asdict(),
+            "recipe": choice.recipe or "none",
+            "form": choice.form or "none",
+            "share_seen": share_seen,
         }
+        shares = weights({fold.split: fold for fold in self.folds}, share_seen)
+
+        def recall(name: NextItemsChoice | None) -> float:
+            pairs = zip(self.folds, measures, strict=True)
+            return sum(shares[fold.split] * float(row[name][1].mean()) for fold, row in pairs)
+
         before, after = (
-            {MEASURE: verdict.views["mix"][side], "recall@10": self._recall(choice)}
-            for side, choice in (("before", None), ("after", self.choice))
+            {MEASURE: verdict.views["mix"][side], "recall@10": recall(name)}
+            for side, name in (("before", None), ("after", choice))
         )
-        return TrainingOutcome(verdict, before, after, choices)
+        fit = partial(self.fit, choice)
+        return Trained(verdict, self.figures, before, after, choices, fit)
 
-    def fit(self, watch: Watch) -> None:
-        self.learned = self._fit(self.choice, self.material.histories, watch)
-
-    def version(self) -> NewVersion:
-        memory, (fitted, items) = self.material.memory, self.learned
+    def fit(self, choice: NextItemsChoice) -> NewVersion:
+        """Fit a choice to everything."""
+        job = partial(self.fitted, choice, self.material.histories)
+        ((fitted, items),) = run_parallel([job], self.task.watching("fitting"))
+        self.task.watch("calibrating", 0.0)
+        memory, settings = self.memory, self.task.settings
         gates = np.ones(len(memory)) if fitted.gates is None else fitted.gates
         counted, moves = gates != 1, fitted.document_moves(memory)
         moved = moves.any(axis=1)
@@ -218,36 +560,48 @@ class InteractionsObjective(ObjectiveRun):
         if items is not None and items.nnz:
             terms[ITEMS] = ItemWeights.of(memory.rows, items / fitted.scale).packed()
         return NewVersion(
-            projection_of(fitted, memory, self.settings),
-            Tuning(scale=(fitted.scale,), attend="all", scorer=self.settings.scorer),
+            fitted.projection(memory, settings),
+            Tuning(scale=(fitted.scale,), attend="all", scorer=settings.scorer),
             {"scale": fitted.scale},
-            offsets_of(fitted, memory),
+            fitted.stored_offsets(memory),
             terms,
             int(memory.ids.max()),
         )
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _try_recipe(self, name: str | None, fold: HistoryFold, watch: Watch) -> Measures:
+    def _weigh(self, form: str, fold: HistoryFold, watch: Watch) -> dict[str, Sparse]:
+        weights = self._item_weights(form, fold.training)
+        watch(1.0)
+        return {form: weights}
+
+    def _try_recipe(
+        self, by_fold: Sequence[Mapping[str, Sparse]], name: str | None, place: int, watch: Watch
+    ) -> Measures:
+        """
+        Args:
+            by_fold: item weights of the closed forms.
+        """
+        fold, measures = self.folds[place], Measures()
         fitted = self._fit_recipe(name, fold.training, watch)
-        measures: Measures = {}
         for choice in self.choices:
             if choice.recipe == name:
-                learned = Learned(choice.of(fitted), self._items(choice.form, fold))
-                measures[choice] = measure(learned.ranker(self.material.memory), fold)
+                items = None if choice.form is None else by_fold[place][choice.form]
+                ranker = HistoryRanker.of(choice.of(fitted), self.memory, items)
+                measures[choice] = measure(ranker, fold)
                 watch(1.0)
         return measures
 
-    def _try_current(self, fold: HistoryFold, watch: Watch) -> Measures:
+    def _try_current(self, place: int, watch: Watch) -> Measures:
         """Measure the active version as it would be without what is withheld."""
-        choice = self._came_about()
+        fold, choice = self.folds[place], self._came_about()
         if choice is None:
             recommender = self._served()
         else:
             training = self.material.previous.multiply(fold.training).tocsr()
             several = bool((lengths(training) >= 2).any())
-            learned = self._fit(choice if several else self.choices[0], training, watch)
-            recommender = learned.ranker(self.material.memory)
+            fitted, items = self.fitted(choice if several else self.choices[0], training, watch)
+            recommender = HistoryRanker.of(fitted, self.memory, items)
         watch(1.0)
         return {None: measure(recommender, fold)}
 
@@ -257,26 +611,21 @@ class InteractionsObjective(ObjectiveRun):
         Where what it learned from is gone, nothing can show again what it was worth: it is tried
         as it is. It may have seen some of what judges, which speaks for it, and not against it.
         """
-        active = self.task.active
-        choices = active.report.get("chosen") or {}
+        choices = self.task.chosen
         several = int((lengths(self.material.previous) >= 2).sum()) >= FEWEST_QUESTIONS
-        recipe = choices.get("recipe")
-        if objective_of(active) != "interactions" or not several:
+        recipe, form = choices.get("recipe"), choices.get("form", "none")
+        # Versions from before closed forms name no form.
+        known = recipe in (*RECIPES, "none") and (form == "none" or self._is_possible(form))
+        if objective_of(self.task.active) != "interactions" or not several or not known:
             return None
-        if recipe not in next_items.RECIPES and recipe != "none":
-            return None
-        name = None if recipe == "none" else recipe
-        form = choices.get("form", "none")  # versions from before closed forms name none
-        if form != "none" and not self._is_possible(form):
-            return None
-        form = None if form == "none" else form
+        name, form = (None if part == "none" else part for part in (recipe, form))
         return NextItemsChoice(name, float(choices["share"]), bool(choices["offsets"]), form)
 
     def _served(self) -> HistoryRanker:
         """Return the active version as it is, on the documents of the memory."""
         version = self.task.collection.views.current(role="recommend").version
-        memory = self.material.memory
-        served = ServedVersion(version, self.settings, memory)
+        memory = self.memory
+        served = ServedVersion(version, self.task.settings, memory)
         moved_queries = version.asking(memory.document_embeddings(), memory.rows)
         items = None
         if version.items is not None:
@@ -290,60 +639,37 @@ class InteractionsObjective(ObjectiveRun):
 
         return HistoryRanker(logits, version.gates(memory.rows), items)
 
-    def _fit(self, choice: NextItemsChoice, histories: Sparse, watch: Watch) -> Learned:
+    def fitted(
+        self, choice: NextItemsChoice, histories: Sparse, watch: Watch
+    ) -> tuple[Fitted, Sparse | None]:
+        """Return a fit, and item weights (n, n) on the scale of logits, None for none."""
         fitted = self._fit_recipe(choice.recipe, histories, watch)
-        return Learned(choice.of(fitted), self._item_weights(choice.form, histories))
+        items = None if choice.form is None else self._item_weights(choice.form, histories)
+        return choice.of(fitted), items
 
     def _fit_recipe(self, name: str | None, histories: Sparse, watch: Watch) -> Fitted:
-        memory, seed = self.material.memory, self.request.seed
         if name is None:
-            return next_items.untrained(memory)
-        recipe = next_items.RECIPES[name]
-        return next_items.fit_next_items(memory, histories, recipe, seed=seed, watch=watch)
-
-    # -- closed forms ------------------------------------------------------------------------------
+            return untrained(self.memory)
+        seed = self.request.seed
+        return fit_next_items(self.memory, histories, RECIPES[name], seed=seed, watch=watch)
 
     def _is_possible(self, form: str) -> bool:
         """Return whether a form is known, and texts have the words that it takes."""
         return form in FORMS and (not FORMS[form].words or self.material.words.nnz > 0)
 
-    def _items(self, form: str | None, fold: HistoryFold) -> Sparse | None:
-        """Return the item weights of a fold; they are made once, whoever asks first."""
-        if form is None:
-            return None
-        with self.lock:
-            key = fold.split, form
-            if key not in self.items:
-                self.items[key] = self._item_weights(form, fold.training)
-            return self.items[key]
-
-    def _item_weights(self, form: str | None, histories: Sparse) -> Sparse | None:
+    def _item_weights(self, form: str, histories: Sparse) -> Sparse:
         """Return the weights of a closed form (n, n) on the scale of logits."""
-        if form is None:
-            return None
         return STRENGTH * item_weights(histories, self.material.words, FORMS[form])
 
-    # -- judging -----------------------------------------------------------------------------------
-
-    def _judged(self) -> list[selection.Judged[NextItemsChoice]]:
+    def _judged(self, results: Sequence[Measures]) -> list[Judged[NextItemsChoice]]:
         """Return each split in halves of its users; a user is in one half, whatever the split."""
         users = self.material.histories.shape[0]
         half = np.random.default_rng(self.request.seed).integers(HALVES, size=users)
         judged = []
-        for fold, measures in zip(self.folds, self.results, strict=True):
+        for fold, measures in zip(self.folds, results, strict=True):
             for side in range(HALVES):
                 mine = half[fold.users] == side
-                values = {choice: item.ndcg[mine] for choice, item in measures.items()}
+                values = {choice: gains[mine] for choice, (gains, _) in measures.items()}
                 if mine.any():
-                    judged.append(selection.Judged.of(fold.split, fold.users[mine], values))
+                    judged.append(Judged.of(fold.split, fold.users[mine], values))
         return judged
-
-    def _recall(self, choice: NextItemsChoice | None) -> float:
-        """Recall@10 on the mix of the splits."""
-        shares = selection.weights(
-            {fold.split: fold for fold in self.folds}, self.request.share_seen
-        )
-        return sum(
-            shares[fold.split] * float(measures[choice].recall.mean())
-            for fold, measures in zip(self.folds, self.results, strict=True)
-        )

@@ -3,55 +3,87 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.api.base import parse
+from attend.api.learning import TrainRequest
+from attend.collection.stored import StoredCollection
 from attend.collection.versions import Version
-from attend.core.types import Float32, Json
-from attend.learning.calibration import Calibration, calibrate_checked
-from attend.learning.data import Questions, answerable, stacked, twins
-from attend.learning.fit import Fitted, Watch, unlearned
-from attend.learning.held_out import QuestionFold, Split, question_folds
-from attend.learning.hidden import scores_without_answers
-from attend.learning.material import RankingMaterial, read_questions, start_of
-from attend.learning.promotion import LEAST_GAIN, compare_splits, decide
-from attend.learning.ranking_fit import RECIPE, Candidates, find_candidates, fit_ranking
-from attend.learning.ranking_grid import (
-    EXAMPLES,
-    LEXICAL,
-    MEMORY,
-    OFFSETS,
-    SHARES,
-    HeldOutQuestions,
-    RankingChoice,
-    Values,
+from attend.core.arrays import KeyTable
+from attend.core.settings import UNTRAINED_MEMORY
+from attend.core.types import Bool, Float32, Float64, Int64, Json
+from attend.learning import (
+    FEWEST_QUESTIONS,
+    NewVersion,
+    NothingToLearn,
+    Progress,
+    PromotionVerdict,
+    Task,
+    Trained,
+    objective_of,
+)
+from attend.learning.calibration import Calibration, RankingScores
+from attend.learning.data import (
+    Memory,
+    Questions,
+    ServedVersion,
+    Sparse,
+    active_version,
+    answerable,
+    scale_now,
+    stacked,
+    start_of,
+    twins,
+    word_shares,
+)
+from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
+from attend.learning.ranking_model import (
+    RECIPE,
+    Candidates,
+    QuestionFold,
+    RankingMaterial,
+    find_candidates,
+    fit_ranking,
+    question_folds,
+    read_questions,
 )
 from attend.learning.selection import (
+    LEAST_GAIN,
+    PART_COST,
+    SPLITS,
     Judged,
+    Outcome,
+    Split,
     best,
+    compare_splits,
     cross_validate,
+    decide,
     nested_outcomes,
     weights,
 )
-from attend.learning.task import FEWEST_QUESTIONS, NothingToLearn, Task
-from attend.learning.version import (
-    NewVersion,
-    ObjectiveRun,
-    ServedVersion,
-    TrainingOutcome,
-    active_version,
-    objective_of,
-    offsets_of,
-    projection_of,
-    scale_now,
-    with_examples,
-)
+from attend.search.queries import FeedbackMemory
 
 MEASURE = "ndcg@10"
 
 FOLDS = 3
+
+SHARES = (0.3, 0.6, 1.0)
+EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
+LEXICAL = (
+    *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
+    *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
+)
+MEMORY = (0.0, UNTRAINED_MEMORY)
+"""The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, and
+how far feedback moves a query."""
+
+OFFSETS = "; key offsets move documents with examples away from the queries of all others"
+"""What a reader of a promotion's reason must know where key offsets were learned."""
 
 ONE_QUESTION = (
     "All questions are one question in other words, so that none can be held out to prove "
@@ -61,184 +93,230 @@ ONE_QUESTION = (
 UNMEASURED = "; new documents could not be measured, as all questions share theirs"
 
 
-class RankingObjective(ObjectiveRun):
-    """Learns what examples call relevant.
+class RankingChoice(NamedTuple):
+    """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
+    γ; and how far feedback moves a query."""
 
-    Questions are held out in two splits, and the whole grid is tried on them.
+    share: float
+    examples: float = 0.0
+    lexical: float = 0.0
+    coverage: float = 0.0
+    memory: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Words, example keys and feedback alone."""
+        return not self.share
+
+    @property
+    def cost(self) -> float:
+        """The gain in nDCG that all its parts must be worth together."""
+        return PART_COST * sum(part > 0 for part in (*self[:3], self.memory))
+
+
+class Ranked(NamedTuple):
+    """nDCG of a fold's questions by split.
+
+    Attributes:
+        basis: the fit, and the candidates among all documents, as searches rank; None of the
+            active version.
     """
 
-    material: RankingMaterial
-    choice: RankingChoice
-    fitted: Fitted
-    calibration: Calibration
+    ndcg: Mapping[Split, Float64]
+    basis: tuple[Fitted, Candidates] | None = None
 
-    def __init__(self, task: Task, *, with_texts: bool = False) -> None:
+
+Rankings = dict[RankingChoice | None, Ranked]
+"""A fold under every choice; by None of what answers now."""
+
+
+def learn(task: Task) -> Trained:
+    """Learn what examples call relevant."""
+    objective = RankingObjective(task)
+    rankings = objective.cross_validate()
+    task.begin_judging()
+    return objective.judge(rankings)
+
+
+class RankingObjective:
+    """Questions, held out in two splits on which the whole grid is tried.
+
+    Attributes:
+        moves: whether feedback may move queries.
+        known_now: the questions that the active version learned from; None for one that is tried as
+            it is. So is one whose examples are gone: from none of them it would have learned
+            nothing.
+    """
+
+    def __init__(self, task: Task, *, with_texts: bool = False, moves: bool = True) -> None:
         """
         Args:
             with_texts: leave out questions without a text.
-        """
-        super().__init__(task)
-        self._with_texts = with_texts
-        self.moves = task.collection.capabilities.memory
 
-    def read(self) -> None:
-        active = self.task.active
-        trained = objective_of(active) == "ranking"
-        last = int(active.report.get("last_example", -1)) if trained else -1
-        self.material = read_questions(
-            self.task.collection, last, self.request.seed, with_texts=self._with_texts
-        )
-        self.figures, questions = self.material.figures, self.material.questions
+        Raises:
+            NothingToLearn: too little is stored.
+        """
+        self.task, self.request, self.collection = task, task.request, task.collection
+        self.moves = moves and task.collection.capabilities.memory
+        trained = objective_of(task.active) == "ranking"
+        last = int(task.active.report.get("last_example", -1)) if trained else -1
+        seed = self.request.seed
+        self.material = read_questions(self.collection, last, seed, with_texts=with_texts)
+        self.memory, questions, previous, figures, _ = self.material
         if questions.count < FEWEST_QUESTIONS:
             raise NothingToLearn(
                 f"{questions.count} questions with a relevant document are stored, and "
                 f"{FEWEST_QUESTIONS} are the fewest from which a gain can be proved; teach more "
                 f"examples.",
-                self.figures,
+                figures,
             )
-        self.start = start_of(self.material.memory, self.request.dimensions)
+        self.start = start_of(self.memory, self.request.dimensions)
         self.groups = twins(questions.embeddings)
-        self.folds = question_folds(questions, self.groups, FOLDS, self.request.seed)
+        self.folds = question_folds(questions, self.groups, FOLDS, seed)
         if not self.folds:
-            raise NothingToLearn(ONE_QUESTION, self.figures)
-        self.held_out = HeldOutQuestions(questions, self.material.memory)
-        self.active = active_version(self.task)
-        self.candidates: dict[tuple[int, float, float], Candidates] = {}
-        self.fits: dict[tuple[int, float], Fitted] = {}  # by fold and share
-        # A version whose examples are gone is tried as it is: from none of them it would have
-        # learned nothing.
-        several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
-        self.known_now = self.material.previous if trained and several else None
+            raise NothingToLearn(ONE_QUESTION, figures)
+        self.active = active_version(task)
+        several = answerable(previous).sum() >= FEWEST_QUESTIONS
+        self.known_now = previous if trained and several else None
 
-    def cross_validate(self, watch: Watch) -> None:
+    def cross_validate(self) -> list[Rankings]:
+        """Measure every choice, and what answers now, on each fold."""
         tries = [self._try_untrained, self.rank_as_now]
         if "matrices" in self.request.parts:
             tries.insert(0, self._try_trained)
-        results = cross_validate(self.folds, tries, watch)
-        self.judged = []
-        for fold, values in zip(self.folds, results, strict=True):
-            for split in fold.splits:
-                of_split = {choice: row for (name, choice), row in values.items() if name == split}
-                self.judged.append(Judged.of(split, fold.held_out, of_split))
+        return cross_validate(self.folds, tries, self.task.watching("trying"))
 
-    def judge(self) -> TrainingOutcome:
+    def judge(self, rankings: Sequence[Rankings]) -> Trained:
+        """Choose, and put the choice to the promotion test."""
         request = self.request
-        self.choice = best(self.judged, request.share_seen, request.tolerance)
-        outcomes = nested_outcomes(self.judged, request.share_seen, request.tolerance)
+        judged: list[Judged[RankingChoice]] = [
+            Judged.of(split, fold.held_out, {name: item.ndcg[split] for name, item in row.items()})
+            for fold, row in zip(self.folds, rankings, strict=True)
+            for split in fold.splits
+        ]
+        choice = best(judged, request.share_seen, request.tolerance)
+        outcomes = nested_outcomes(judged, request.share_seen, request.tolerance)
         criteria = compare_splits(
             outcomes,
             request.share_seen,
             groups=self.groups,
             tolerance=request.tolerance,
-            significance=self.significance,
+            significance=self.task.significance,
             least=LEAST_GAIN,
         )
-        verdict = decide(criteria, measure=MEASURE, units="questions", note=self._note(outcomes))
+        note = OFFSETS if choice.share > 0 and "offsets" in request.parts else ""
+        note += "" if "unseen" in outcomes else UNMEASURED
+        verdict = decide(criteria, measure=MEASURE, units="questions", note=note)
         choices: dict[str, Json] = {
             "objective": "ranking",
-            "recipe": RECIPE.name if self.choice.share else "none",
-            **self.choice._asdict(),
+            "recipe": RECIPE.name if choice.share else "none",
+            **choice._asdict(),
             "dimensions": request.dimensions,
             "parts": list(request.parts),
             "share_seen": request.share_seen,
         }
         before, after = ({MEASURE: verdict.views["mix"][side]} for side in ("before", "after"))
-        return TrainingOutcome(verdict, before, after, choices)
+        fit = partial(self.fit, choice, rankings)
+        return Trained(verdict, self.material.figures, before, after, choices, fit)
 
-    def _note(self, outcomes: Mapping[Split, object]) -> str:
-        """Return what a reader of a promotion's reason must know besides."""
-        moved = self.choice.share > 0 and "offsets" in self.request.parts
-        return (OFFSETS if moved else "") + ("" if "unseen" in outcomes else UNMEASURED)
-
-    def fit(self, watch: Watch) -> None:
+    def fit(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> NewVersion:
+        """Fit a choice to everything, and calibrate it by what is held out meanwhile."""
         questions = self.material.questions
-        self.fitted = self._fit(questions.some(answerable(questions)), self.choice.share, watch)
-
-    def version(self) -> NewVersion:
-        calibration, memory = self.calibration, self.material.memory
-        return NewVersion(
-            projection_of(self.fitted, memory, self.settings),
-            self.tuning(
-                calibration,
-                lexical=self.choice.lexical,
-                coverage=self.choice.coverage,
-                examples=self.choice.examples,
-                memory=self.choice.memory or None,
-            ),
-            calibration.figures,
-            offsets_of(self.fitted, memory),
+        known = questions.some(answerable(questions))
+        fitted: Fitted
+        calibration: Calibration
+        jobs: list[Callable[[Watch], Any]] = [
+            lambda watch: self._fit(known, choice.share, watch),
+            lambda watch: self._calibrate(choice, rankings),
+        ]
+        fitted, calibration = run_parallel(jobs, self.task.watching("fitting"))
+        self.task.watch("calibrating", 0.0)
+        tuning = calibration.tuning(
+            self.task.settings.scorer,
+            lexical=choice.lexical,
+            coverage=choice.coverage,
+            examples=choice.examples,
+            memory=choice.memory or None,
         )
+        projection = fitted.projection(self.memory, self.task.settings)
+        offsets = fitted.stored_offsets(self.memory)
+        return NewVersion(projection, tuning, calibration.figures, offsets)
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _try_trained(self, fold: QuestionFold, watch: Watch) -> Values:
+    def _try_trained(self, fold: QuestionFold, watch: Watch) -> Rankings:
         fitted = self._fit(fold.training, 1.0, watch)
-        values: Values = {}
-        for share in SHARES:
-            values |= self._values(fold, share, fitted.mixed(self.start, share))
-        return values
+        return self._rankings(fold, {share: fitted.mixed(self.start, share) for share in SHARES})
 
-    def _try_untrained(self, fold: QuestionFold, watch: Watch) -> Values:
-        values = self._values(fold, 0.0, unlearned(self.material.memory, self.start))
+    def _try_untrained(self, fold: QuestionFold, watch: Watch) -> Rankings:
+        rankings = self._rankings(fold, {0.0: unlearned(self.memory, self.start)})
         watch(1.0)
-        return values
+        return rankings
 
-    def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Values:
+    def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
         """Rank the questions as the active version would that had not seen them either."""
-        version, training, memory = self.active, fold.training, self.material.memory
+        version, training, stored = self.active, fold.training, self.memory
         if self.known_now is not None:
             then = self.known_now.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
             version = self._as_it_came_about(training, watch)
-        stored = with_examples(memory, training) if version.examples else memory
-        served = ServedVersion(version, self.settings, stored)
-        questions = self.held_out.moved(fold, version.memory if self.moves else 0.0)
-        values: Values = {
-            (split, None): served.ndcg(questions, fold.ranked(split)) for split in fold.splits
-        }
+        table = with_examples(stored, training) if version.examples else stored
+        served = ServedVersion(version, self.task.settings, table)
+        questions = self._moved(fold, version.memory if self.moves else 0.0)
+        ndcg = {split: served.ndcg(questions, fold.ranked(split)) for split in fold.splits}
         watch(1.0)
-        return values
+        return {None: Ranked(ndcg)}
 
     def _as_it_came_about(self, training: Questions, watch: Watch) -> Version:
         """Fit the active version's choice to what it knew, less the fold that judges."""
-        choices, memory = self.task.active.report["chosen"], self.material.memory
+        choices = self.task.chosen
         learned = choices["recipe"] != "none" and training.count
         fitted = self._fit(
             training,
             float(choices["share"]) if learned else 0.0,
             watch,
-            start=start_of(memory, choices.get("dimensions")),
+            start=start_of(self.memory, choices.get("dimensions")),
             # Versions from before parts could be chosen have all of them.
-            offsets="offsets" in (choices.get("parts") or ["offsets"]),
+            parts=choices.get("parts") or ["offsets"],
         )
-        projection = projection_of(fitted, memory, self.settings)
-        return replace(self.active, projection=projection, offsets=offsets_of(fitted, memory))
+        projection = fitted.projection(self.memory, self.task.settings)
+        offsets = fitted.stored_offsets(self.memory)
+        return replace(self.active, projection=projection, offsets=offsets)
 
-    def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
-        """Rank a fold's questions under every choice of one fit."""
-        values: Values = {}
-        self.fits[id(fold), share] = fitted
-        for memory in MEMORY if self.moves else MEMORY[:1]:
-            values |= self._moved_values(fold, share, fitted, memory)
-        return values
-
-    def _moved_values(
-        self, fold: QuestionFold, share: float, fitted: Fitted, memory: float
-    ) -> Values:
-        questions, parts = self.held_out.moved(fold, memory), self.request.parts
+    def _rankings(self, fold: QuestionFold, fits: Mapping[float, Fitted]) -> Rankings:
+        """Rank a fold's questions under every choice of some fits, by share."""
+        parts, rankings = self.request.parts, Rankings()
+        moved = {memory: self._moved(fold, memory) for memory in (MEMORY if self.moves else (0.0,))}
         among = [fold.ranked(split) for split in fold.splits]
-        by_split = find_candidates(self.material.memory, fitted, fold.training, questions, among)
-        worded = "words" in parts and bool(questions.lexical.nnz)
-        values: Values = {}
-        for split, candidates in zip(fold.splits, by_split, strict=True):
-            if split == fold.splits[0]:  # by which it is calibrated: ranked as searches rank
-                self.candidates[id(fold), share, memory] = candidates
-            for factor in EXAMPLES if "examples" in parts else EXAMPLES[:1]:
-                by_keys = candidates.by_keys(factor)
-                for words in LEXICAL if worded else LEXICAL[:1]:
-                    choice = RankingChoice(share, factor, *words, memory)
-                    values[split, choice] = candidates.ndcg(candidates.with_words(by_keys, *words))
-        return values
+        factors = EXAMPLES if "examples" in parts else EXAMPLES[:1]
+        worded = "words" in parts and bool(self.material.questions.lexical[fold.held_out].nnz)
+        for share, fitted in fits.items():
+            for memory, questions in moved.items():
+                sets = find_candidates(self.memory, fitted, fold.training, questions, among)
+                for factor in factors:
+                    by_keys = [candidates.by_keys(factor) for candidates in sets]
+                    for words in LEXICAL if worded else LEXICAL[:1]:
+                        ndcg = {
+                            split: candidates.ndcg(candidates.with_words(scores, *words))
+                            for split, candidates, scores in zip(
+                                fold.splits, sets, by_keys, strict=True
+                            )
+                        }
+                        choice = RankingChoice(share, factor, *words, memory)
+                        rankings[choice] = Ranked(ndcg, (fitted, sets[0]))
+        return rankings
+
+    def _moved(self, fold: QuestionFold, strength: float) -> Questions:
+        """Return a fold's questions, moved by those that the fold leaves to learn from.
+
+        Args:
+            strength: α; 0 for not at all.
+        """
+        questions = self.material.questions.some(fold.held_out)
+        feedback = feedback_of(fold.training, self.memory) if strength else None
+        if feedback is None:
+            return questions
+        return replace(questions, embeddings=feedback.moved(questions.embeddings, strength))
 
     def _fit(
         self,
@@ -247,35 +325,30 @@ class RankingObjective(ObjectiveRun):
         watch: Watch,
         *,
         start: Float32 | None = None,
-        offsets: bool | None = None,
+        parts: Sequence[str] | None = None,
     ) -> Fitted:
         """Go a share of the way from the start to the fit.
 
         Args:
-            start, offsets: where W_Q and W_K begin, and whether keys get offsets; as the request
-                says if absent.
+            start, parts: where W_Q and W_K begin, and what is learned; as the request says if
+                absent.
         """
-        memory = self.material.memory
         start = self.start if start is None else start
         if not share:
-            return unlearned(memory, start)
+            return unlearned(self.memory, start)
+        offsets = "offsets" in (self.request.parts if parts is None else parts)
+        seed = self.request.seed
         fitted = fit_ranking(
-            memory,
-            questions,
-            start=start,
-            offsets="offsets" in self.request.parts if offsets is None else offsets,
-            recipe=RECIPE,
-            seed=self.request.seed,
-            watch=watch,
+            self.memory, questions, start=start, offsets=offsets, seed=seed, watch=watch
         )
         return fitted.mixed(start, share)
 
-    # -- calibration -------------------------------------------------------------------------------
-
-    def calibrate(self, watch: Watch) -> None:
+    def _calibrate(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> Calibration:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
-        folds, choice = self.folds, self.choice
-        parts = [self.candidates[id(fold), choice.share, choice.memory] for fold in folds]
+        folds, material = self.folds, self.material
+        factors = choice.examples, choice.lexical, choice.coverage
+        alike = RankingChoice(choice.share, memory=choice.memory)  # the same fits and candidates
+        bases = [basis for row in rankings if (basis := row[alike].basis) is not None]
         sizes: Counter[Split] = Counter()
         for fold in folds:
             sizes[fold.splits[0]] += len(fold.held_out)
@@ -284,16 +357,182 @@ class RankingObjective(ObjectiveRun):
             np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
             for fold in folds
         ]
-        fits = [(fold, self.fits[id(fold), choice.share]) for fold in folds]
-        collection, material = self.task.collection, self.material
-        hidden = scores_without_answers(collection, material, fits, choice[1:4], choice.memory)
-        self.calibration = calibrate_checked(
-            stacked([part.attendable(*choice[1:4]) for part in parts], -np.inf),
-            stacked([part.grades for part in parts], 0) > 0,
-            np.concatenate([self.groups[fold.held_out] % 2 for fold in folds]),
+        hidden = None
+        if choice.lexical or choice.memory:
+            questions = material.questions
+            if choice.lexical:
+                questions = without_answers(self.collection, material)
+            parts = [
+                hidden_scores(questions, fold, self.memory, fitted, factors, choice.memory)
+                for fold, (fitted, _) in zip(folds, bases, strict=True)
+            ]
+            hidden = stacked(parts, -np.inf)
+        scores = RankingScores.of(
+            stacked([candidates.attendable(*factors) for _, candidates in bases], -np.inf),
+            stacked([candidates.grades for _, candidates in bases], 0) > 0,
             np.concatenate(counts),
-            hidden=hidden,
+            hidden,
             error_rate=self.request.error_rate,
-            start=scale_now(self.task.active, material.memory),
+            start=scale_now(self.task.active, self.memory),
         )
-        watch(1.0)
+        return scores.checked(np.concatenate([self.groups[fold.held_out] for fold in folds]) % 2)
+
+
+def with_examples(memory: Memory, training: Questions) -> KeyTable:
+    """Return a memory with questions as keys of the documents relevant to them."""
+    question, document = training.relevant.nonzero()
+    documents = np.concatenate([memory.documents, memory.rows[document]])
+    order = np.argsort(documents, kind="stable")
+    return KeyTable.of_keys(
+        np.concatenate([memory.vectors, training.embeddings[question]])[order],
+        np.concatenate([memory.ids, np.full(len(question), -1, dtype=np.int64)])[order],
+        documents[order],
+        (np.arange(len(documents)) >= len(memory.ids))[order],
+    )
+
+
+# -- questions without their answers ---------------------------------------------------------------
+# As a collection without their answers would score them. A mask alone would betray what it hides:
+# BM25 counts by the best match of the whole collection, and stored questions with the same answer
+# move a query towards it.
+
+
+def hidden_scores(
+    questions: Questions,
+    fold: QuestionFold,
+    memory: Memory,
+    fitted: Fitted,
+    factors: tuple[float, float, float],
+    strength: float,
+) -> Float64:
+    """Return the scores (q, c) of a fold's questions over documents that do not answer them.
+
+    Args:
+        questions: all of them, as `without_answers` returns them.
+        factors: on example keys, λ and γ.
+        strength: how far feedback moves a query.
+    """
+    questions = questions.some(fold.held_out)
+    if strength:
+        moved = moved_without_answers(questions, fold.training, memory, strength)
+        questions = replace(questions, embeddings=moved)
+    (candidates,) = find_candidates(memory, fitted, fold.training, questions)
+    return np.where(candidates.grades > 0, -np.inf, candidates.attendable(*factors))
+
+
+def without_answers(collection: StoredCollection, material: RankingMaterial) -> Questions:
+    """Return questions with the words they share with all documents but those that answer.
+
+    Their labels stay, to tell which documents those are.
+    """
+    questions, memory = material.questions, material.memory
+    rows = np.split(memory.rows[questions.relevant.indices], questions.relevant.indptr[1:-1])
+    lexical, coverage = word_shares(collection, material.texts, memory, rows)
+    return replace(questions, lexical=lexical, coverage=coverage)
+
+
+def feedback_of(training: Questions, memory: Memory) -> FeedbackMemory | None:
+    """Return what moves queries, by the questions that are learned from; None without any."""
+    pairs = training.relevant.tocoo()
+    labels = pairs.row, pairs.col, pairs.data.astype(np.float64)
+    return FeedbackMemory.joined(training.embeddings, [None] * training.count, labels, memory)
+
+
+def moved_without_answers(
+    questions: Questions, training: Questions, memory: Memory, strength: float
+) -> Float32:
+    """Return the embeddings of questions (q, d), each moved by the feedback that would be left.
+
+    Args:
+        training: questions that each have a relevant document.
+        strength: α.
+    """
+    feedback = feedback_of(training, memory)
+    if feedback is None:
+        return questions.embeddings
+    moved = feedback.moved(questions.embeddings, strength)
+    answers = (questions.relevant != 0).astype(np.float32)
+    shared: Sparse = (answers @ (training.relevant != 0).astype(np.float32).T).tocsr()  # (q, t)
+    for question in np.flatnonzero(np.diff(shared.indptr)).tolist():
+        gone = np.zeros(len(memory), dtype=bool)
+        gone[questions.relevant[[question]].indices] = True
+        left = _left(feedback, training, shared[[question]].indices, gone, memory)
+        as_is = questions.embeddings[[question]]
+        moved[question] = (as_is if left is None else left.moved(as_is, strength))[0]
+    return moved
+
+
+def _left(
+    feedback: FeedbackMemory, training: Questions, touched: Int64, gone: Bool, memory: Memory
+) -> FeedbackMemory | None:
+    """Return what is left of a memory once some documents are gone; None without any question.
+
+    Args:
+        touched: the questions that these documents answer.
+    """
+    stays = np.ones(training.count, dtype=bool)
+    stays[touched] = False
+    visible = training.some(np.asarray(touched, dtype=np.int64)).without(gone)
+    again = feedback_of(visible.some(answerable(visible)), memory)
+    parts = [(feedback.questions[stays], feedback.moves[stays])]
+    if again is not None:
+        parts.append((again.questions, again.moves))
+    questions, moves = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return FeedbackMemory(questions, moves, (), ()) if len(questions) else None
+
+
+# -- two encoders ----------------------------------------------------------------------------------
+
+
+def compare_encoders(
+    before: StoredCollection, after: StoredCollection, progress: Progress
+) -> PromotionVerdict:
+    """Put a collection with another encoder to the promotion test, as a trained version is.
+
+    The collection before answers as its active version would that had not seen the held-out
+    questions; the one after as it does.
+
+    Raises:
+        NothingToLearn: the questions with texts are too few, or too alike, to tell.
+    """
+    request = parse(TrainRequest, {})
+    task = Task(before, request, progress)
+    # Feedback moves the queries of either.
+    objective = RankingObjective(task, with_texts=True, moves=False)
+    material = read_questions(after, -1, request.seed, with_texts=True)
+    version = active_version(Task(after, request))
+    served = ServedVersion(version, after.settings, material.memory)
+    folds = objective.folds
+    current = cross_validate(folds, [objective.rank_as_now], task.watching("trying"))
+    outcomes: dict[Split, Outcome] = {}
+    for split in SPLITS:
+        parts = [
+            (
+                fold.held_out,
+                ranked[None].ndcg[split],
+                _ndcg_elsewhere(served, material.questions, fold, split),
+            )
+            for fold, ranked in zip(folds, current, strict=True)
+            if split in fold.splits
+        ]
+        if parts:
+            outcomes[split] = Outcome(*map(np.concatenate, zip(*parts, strict=True)))
+    return decide(
+        compare_splits(outcomes, request.share_seen, groups=objective.groups),
+        measure=MEASURE,
+        units="questions",
+        note="" if "unseen" in outcomes else UNMEASURED,
+    )
+
+
+def _ndcg_elsewhere(
+    served: ServedVersion, questions: Questions, fold: QuestionFold, split: Split
+) -> Float64:
+    """Return nDCG@10 of a fold's held-out questions in another collection of the same examples."""
+    blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
+    if "random" not in fold.splits:
+        # A question is left out of training where all its documents are blocked.
+        blocked[questions.relevant[np.flatnonzero(~fold.trained)].indices] = True
+    training = questions.without(blocked).some(fold.trained)
+    there = replace(fold, training=training, blocked=blocked)
+    return served.ndcg(questions.some(fold.held_out), there.ranked(split))

@@ -11,7 +11,7 @@ item was rated says something, whatever the rating was.
 How far off a prediction may be is a standard deviation whose logarithm is linear in features: the
 weight of the no-answer key, how far the ratings that were attended to lie apart, how far the user's
 ratings do, how near the end of the range the prediction is, how many ratings the user and the item
-have (`attend.learning.rating_judge` fits it). Before anything was learned the texts alone attend.
+have (`attend.learning.ratings` fits it). Before anything was learned the texts alone attend.
 """
 
 from __future__ import annotations

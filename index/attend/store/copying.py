@@ -32,7 +32,7 @@ OWN_SETTINGS = (
     "examples_replaced", "replaced", "spare_of",
 )  # fmt: skip
 """Settings that hold for one database or one encoder alone; so do the counts of tests of its
-versions (`attend.learning.task`)."""
+versions (`attend.learning`)."""
 
 _SHARED = f"name NOT IN {OWN_SETTINGS!r} AND name NOT LIKE 'promotion_tests/%'"
 

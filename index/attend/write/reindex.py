@@ -21,10 +21,9 @@ from attend.collection.versions import Version
 from attend.core.errors import CollectionExists, Conflict, InvalidRequest
 from attend.core.types import Document, Json, OnStage
 from attend.encoder import canonical_name
-from attend.learning.encoders import compare_encoders
+from attend.learning import NothingToLearn, objective_of
 from attend.learning.interactions import ITEMS
-from attend.learning.task import NothingToLearn, StageWatch
-from attend.learning.version import objective_of
+from attend.learning.ranking import compare_encoders
 from attend.recommend.weights import ItemWeights
 from attend.store import ROLES, Store, StoredProjection
 from attend.store.copying import copy_feedback, count_own_vectors, digests
@@ -268,9 +267,8 @@ def _decide(source: Collection, target: Collection, force: bool, on_stage: OnSta
     def progress(stage: str, done: float) -> None:
         on_stage("comparing", done)
 
-    watch = StageWatch(progress, cancelled=lambda: False)
     try:
-        verdict = compare_encoders(source, target, watch)
+        verdict = compare_encoders(source, target, progress)
     except NothingToLearn as nothing:
         return True, f"The encoders could not be compared. {nothing}", {}
     if verdict.promote or not force:

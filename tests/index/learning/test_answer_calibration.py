@@ -7,15 +7,8 @@ import pytest
 from scipy import sparse
 from scipy.special import expit, logsumexp
 
-from attend.learning.answer_calibration import (
-    FEWEST,
-    calibrate_answers,
-    calibrate_answers_checked,
-    fit_scale,
-)
-from attend.learning.answer_fit import AnswerTargets
-from attend.learning.blends import Blends, Held
-from attend.learning.no_answer import threshold_at
+from attend.learning.answer_model import AnswerScores, AnswerTargets, Blends, Held, fit_scale
+from attend.learning.calibration import FEWEST, threshold_at
 from attend.measure.statistics import calibration_error
 from tests.index.learning.test_learn_answers import drawn
 
@@ -42,8 +35,8 @@ def some(held: Held, members) -> Held:
 def test_figures_are_those_of_the_other_half():
     held, targets = both(9.0, count=300)
     halves = np.arange(300) % 2
-    found = calibrate_answers_checked(held, targets, halves, start=20.0, error_rate=0.1)
-    whole = calibrate_answers(held, targets, 20.0, 0.1)
+    found = AnswerScores(held, targets, 20.0, 0.1).checked(halves)
+    whole = AnswerScores(held, targets, 20.0, 0.1).fit()
     assert (found.scale, found.null, found.threshold) == (whole.scale, whole.null, whole.threshold)
     shares, correct, refused = [], [], []
     for half in (0, 1):
@@ -65,7 +58,7 @@ def test_a_fit_that_is_worse_outside_of_it_is_not_taken():
     """One half is flat and the other sharp: of both, the scale until now lies in the middle."""
     held, targets = both(2.0, 30.0, count=100)
     halves = np.arange(200) // 100
-    found = calibrate_answers_checked(held, targets, halves, start=8.0, error_rate=0.1)
+    found = AnswerScores(held, targets, 8.0, 0.1).checked(halves)
     assert found.scale == 8.0
     assert "which stays" in found.note
     assert (found.ece_after, found.nll_after) == (found.ece_before, found.nll_before)
@@ -76,6 +69,6 @@ def test_a_fit_that_is_worse_outside_of_it_is_not_taken():
 def test_few_queries_are_not_checked():
     held, targets = both(9.0, count=2 * FEWEST - 2)
     halves = np.arange(len(held.queries)) % 2
-    found = calibrate_answers_checked(held, targets, halves, start=20.0, error_rate=0.1)
+    found = AnswerScores(held, targets, 20.0, 0.1).checked(halves)
     assert found.refused is None
-    assert found == calibrate_answers(held, targets, 20.0, 0.1)
+    assert found == AnswerScores(held, targets, 20.0, 0.1).fit()

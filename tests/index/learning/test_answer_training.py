@@ -16,10 +16,15 @@ from attend.collection.data import Data
 from attend.core.errors import InvalidRequest
 from attend.core.settings import UNTRAINED_MEMORY, Tuning
 from attend.learning import Cancelled, train
-from attend.learning.answer_material import read_answers
-from attend.learning.blends import Blends, attend_fold, fold_scores
+from attend.learning.answer_model import (
+    Blends,
+    DocumentFold,
+    attend_fold,
+    document_folds,
+    fold_scores,
+)
+from attend.learning.answers import read_answers
 from attend.learning.fit import unlearned
-from attend.learning.held_out import DocumentFold, document_folds
 from attend.measure.statistics import calibration_error
 from attend.projection import given
 from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
@@ -144,7 +149,7 @@ def test_the_blend_of_training_is_the_blend_of_a_search(tmp_path):
     rng = np.random.default_rng(4)
     vectors, labels = told_apart(rng, 160)
     whole = stored(tmp_path / "whole", vectors, named(labels))
-    material = read_answers(whole, parse(TrainRequest, {"objective": "answers"})).answers
+    material, _ = read_answers(whole, parse(TrainRequest, {"objective": "answers"}))
     held, members = np.arange(20), np.arange(20, 160)
     rest = stored(tmp_path / "rest", vectors[20:], named(labels[20:]))
     w_q, w_k = (
@@ -223,7 +228,7 @@ def test_the_active_version_is_judged_by_its_own_heads_and_scale(tmp_path):
     assert not report["promoted"]
     assert report["version"] == 3
     # The heads' search says the same of documents whose fold is held out.
-    groups = read_answers(collection, parse(TrainRequest, {"objective": "answers"})).answers.groups
+    groups = read_answers(collection, parse(TrainRequest, {"objective": "answers"}))[0].groups
     right_ones = 0
     for fold in document_folds(groups, 3, seed=0):
         mask = {"exclude": [f"d{at}" for at in fold.held_out.tolist()]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,16 +12,34 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime, minimize
 
 from attend.learning.calibration import (
+    UNANSWERED,
+    Calibration,
     Loss,
-    as_is_and_hidden,
-    calibrate,
-    likelihood,
-    top_calibration_error,
+    RankingScores,
+    confidence,
+    null_logits,
+    threshold_at,
 )
-from attend.learning.no_answer import UNANSWERED, confidence, null_logits, threshold_at
 from attend.measure.statistics import calibration_error
 
 SCALE, NULL = 12.0, 7.5
+
+
+def held(scores, relevant, attend=100, **options) -> RankingScores:
+    return RankingScores.of(scores, relevant, attend=attend, **options)
+
+
+def calibrate(scores, relevant, **options) -> Calibration:
+    return held(scores, relevant, **options).fit()
+
+
+def sides_of(scores, relevant, attend=100):
+    both = held(scores, relevant, attend)
+    return both.as_is, both.hidden
+
+
+def fixed(scale, null) -> Calibration:
+    return Calibration(scale, null, None, 0.05)
 
 
 def drawn(
@@ -87,13 +106,13 @@ def made(questions: int, candidates: int, seed: int, low: float = -1.0):
 @given(matrices(), st.integers(1, 10), st.floats(0.5, 30), st.floats(-5, 15))
 def test_likelihood_against_a_plain_loop(pair, attend, scale, null):
     scores, relevant = pair
-    found = likelihood(*as_is_and_hidden(scores, relevant, attend), scale, null)
+    found = held(scores, relevant, attend).loss(fixed(scale, null))
     assert found == pytest.approx(plain_loss(scores, relevant, attend, scale, null), abs=1e-9)
 
 
 @given(matrices(), st.floats(math.log(2), math.log(80)), st.floats(-3, 3))
 def test_gradient_against_finite_differences(pair, log_scale, shift):
-    as_is, hidden = as_is_and_hidden(*pair, 5)
+    as_is, hidden = sides_of(*pair, 5)
     if not np.isfinite(as_is.scores).any():
         return
     loss = Loss(as_is, hidden, 20.0)
@@ -105,9 +124,9 @@ def test_gradient_against_finite_differences(pair, log_scale, shift):
 def test_parameters_are_recovered():
     """Where the hidden view is left out of the drawing, it is fitted by nobody's parameters."""
     scores, relevant = drawn(4000)
-    as_is, _ = as_is_and_hidden(scores, relevant)
+    as_is, _ = sides_of(scores, relevant)
     # Both views as drawn: the second has no relevant document hidden from it.
-    again, _ = as_is_and_hidden(*drawn(4000, seed=1))
+    again, _ = sides_of(*drawn(4000, seed=1))
     scale, null = Loss(as_is, again, 20.0).best()
     assert scale == pytest.approx(SCALE, rel=0.1)
     assert null == pytest.approx(NULL, rel=0.1)
@@ -133,7 +152,7 @@ def test_before_and_after():
     assert found.nll_after < found.nll_before
     assert found.ece_after < found.ece_before
     assert (found.questions, found.note) == (500, None)
-    assert found.answerable == int(as_is_and_hidden(scores, relevant)[0].answerable.sum())
+    assert found.answerable == int(sides_of(scores, relevant)[0].answerable.sum())
 
 
 @pytest.mark.parametrize("factor", [0.01, 1.0, 300.0])
@@ -156,7 +175,7 @@ def test_shift_of_scores_moves_the_null_with_it():
 
 @given(matrices(), st.floats(1, 30), st.floats(-5, 15))
 def test_confidence_is_what_the_null_leaves(pair, scale, null):
-    as_is, _ = as_is_and_hidden(*pair, 4)
+    as_is, _ = sides_of(*pair, 4)
     for row, found in zip(as_is.scores, confidence(as_is.scores, scale, null), strict=True):
         mass = sum(math.exp(scale * s) for s in row if s > -math.inf)
         assert found == pytest.approx(mass / (mass + math.exp(null)), rel=1e-9)
@@ -179,7 +198,7 @@ def test_threshold_counts_whole_questions():
 def test_threshold_of_a_calibration():
     scores, relevant = drawn(400)
     found = calibrate(scores, relevant, error_rate=0.1)
-    as_is, _ = as_is_and_hidden(scores, relevant)
+    as_is, _ = sides_of(scores, relevant)
     known = confidence(as_is.scores, found.scale, found.null, found.levels)[as_is.answerable]
     assert 0.09 < (known < found.threshold).mean() <= 0.1
 
@@ -200,10 +219,11 @@ def test_error_of_weights_that_are_right():
     """One relevant of two equal documents, far above the null: each weighs a half."""
     scores = np.array([[0.9, 0.9], [0.9, 0.9]])
     relevant = np.array([[True, False], [False, True]])
-    as_is, hidden = as_is_and_hidden(scores, relevant)
-    assert top_calibration_error(as_is, as_is, 10.0, -100.0) == pytest.approx(0.0, abs=1e-12)
+    both, fit = held(scores, relevant), fixed(10.0, -100.0)
+    as_is, hidden = (replace(both, as_is=side, hidden=side) for side in (both.as_is, both.hidden))
+    assert calibration_error(*as_is.sureness(fit)) == pytest.approx(0.0, abs=1e-12)
     # Hidden, the other document has all the weight, and is wrong.
-    assert top_calibration_error(hidden, hidden, 10.0, -100.0) == pytest.approx(1.0)
+    assert calibration_error(*hidden.sureness(fit)) == pytest.approx(1.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -232,7 +252,7 @@ def test_order_of_candidates_does_not_matter():
 def test_hidden_view_moves_the_next_best_up():
     scores = np.array([[0.9, 0.8, 0.7, 0.6]])
     relevant = np.array([[True, False, False, False]])
-    as_is, hidden = as_is_and_hidden(scores, relevant, 2)
+    as_is, hidden = sides_of(scores, relevant, 2)
     assert as_is.scores.tolist() == [[0.9, 0.8]]
     assert hidden.scores.tolist() == [[0.8, 0.7]]
     assert not hidden.relevant.any()
@@ -240,7 +260,7 @@ def test_hidden_view_moves_the_next_best_up():
 
 def test_a_relevant_document_that_is_not_attended_to_is_no_answer():
     scores = np.array([[0.9, 0.8, 0.1]])
-    as_is, _ = as_is_and_hidden(scores, np.array([[False, False, True]]), 2)
+    as_is, _ = sides_of(scores, np.array([[False, False, True]]), 2)
     assert as_is.answerable.tolist() == [False]
 
 

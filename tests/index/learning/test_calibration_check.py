@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learning.calibration import FEWEST, as_is_and_hidden, calibrate, calibrate_checked
-from attend.learning.no_answer import confidence, threshold_at
+from attend.learning.calibration import FEWEST, RankingScores, confidence, threshold_at
 from tests.index.learning.test_calibration import drawn
 
 
@@ -15,21 +14,21 @@ def halves_of(questions: int):
 
 
 def checked(scores, relevant, start=20.0, **options):
-    counts = np.ones(len(scores))
-    halves = halves_of(len(scores))
-    return calibrate_checked(scores, relevant, halves, counts, start=start, **options)
+    return RankingScores.of(scores, relevant, start=start, **options).checked(
+        halves_of(len(scores))
+    )
 
 
 def test_figures_are_those_of_the_other_half():
     scores, relevant = drawn(200)
     found = checked(scores, relevant)
-    whole = calibrate(scores, relevant, start=20.0)
+    whole = RankingScores.of(scores, relevant).fit()
     assert (found.scale, found.null, found.threshold) == (whole.scale, whole.null, whole.threshold)
     refused, losses = [], []
     for half in (0, 1):
         judged = halves_of(200) == half
-        fit = calibrate(scores[~judged], relevant[~judged], start=20.0)
-        as_is, _ = as_is_and_hidden(scores[judged], relevant[judged])
+        fit = RankingScores.of(scores[~judged], relevant[~judged]).fit()
+        as_is = RankingScores.of(scores[judged], relevant[judged]).as_is
         fitted = fit.scale, fit.null, fit.levels
         known = confidence(as_is.scores, *fitted)[as_is.answerable]
         refused += (known < fit.threshold).tolist()
@@ -43,11 +42,11 @@ def test_a_fit_that_is_worse_outside_of_it_is_not_taken():
     """One half is flat and the other sharp: of both, the scale in use lies in the middle."""
     pairs = [drawn(80, seed=half, scale=scale) for half, scale in enumerate((3.0, 40.0))]
     scores, relevant = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    halves, counts = np.arange(160) // 80, np.ones(160)
-    found = calibrate_checked(scores, relevant, halves, counts, start=12.0, error_rate=0.1)
+    held = RankingScores.of(scores, relevant, start=12.0, error_rate=0.1)
+    found = held.checked(np.arange(160) // 80)
     assert found.scale == 12.0
     assert "which stays" in found.note
-    as_is, _ = as_is_and_hidden(scores, relevant)
+    as_is = held.as_is
     known = confidence(as_is.scores, 12.0, found.null)[as_is.answerable]
     assert found.threshold == threshold_at(known, 0.1)
     assert (found.ece_after, found.nll_after) == (found.ece_before, found.nll_before)
@@ -57,7 +56,7 @@ def test_few_questions_are_not_checked():
     scores, relevant = drawn(2 * FEWEST - 2)
     found = checked(scores, relevant)
     assert found.refused is None
-    assert found == calibrate(scores, relevant, start=20.0)
+    assert found == RankingScores.of(scores, relevant).fit()
 
 
 def test_the_stated_error_rate_holds_for_questions_that_were_not_there():

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
-from attend.learning import ranking_fit as ranking
+from attend.learning import ranking_model as ranking
 from attend.learning.fit import Fitted, unlearned
-from attend.learning.ranking_fit import NEVER, Candidates, find_candidates
+from attend.learning.ranking_model import NEVER, Candidates, find_candidates
 from tests.index.drawn import drawn_questions, memory_of, questions_of, unit
 
 WIDTH = 4

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from attend.learning import closed_form
-from attend.learning.closed_form import ClosedForm, item_weights
+from attend.learning import next_items as closed_form
+from attend.learning.next_items import ClosedForm, item_weights
 from attend.recommend.weights import JOINT, ItemWeights
 from tests.index.drawn import sparse_of, unit
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attend.learning.data import answerable
-from attend.learning.held_out import FEWEST, KEPT_LABELS, SPLITS, question_folds
+from attend.learning.ranking_model import FEWEST, KEPT_LABELS, question_folds
+from attend.learning.selection import SPLITS
 from tests.index.drawn import drawn_questions, questions_of
 
 

@@ -7,11 +7,10 @@ import pytest
 
 from attend.collection.data import Data
 from attend.core.settings import Tuning
-from attend.learning.data import answerable, twins
+from attend.learning.data import answerable, start_of, twins
 from attend.learning.fit import unlearned
-from attend.learning.held_out import question_folds
-from attend.learning.hidden import hidden_scores, without_answers
-from attend.learning.material import read_questions, start_of
+from attend.learning.ranking import hidden_scores, without_answers
+from attend.learning.ranking_model import question_folds, read_questions
 from attend.projection import given
 from attend.write.feedback import add_feedback
 from tests.index.world import WORDS

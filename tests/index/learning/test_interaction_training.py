@@ -8,10 +8,14 @@ import pytest
 from attend.core.errors import InvalidRequest
 from attend.learning import Cancelled, interactions, train
 from attend.learning.data import without
-from attend.learning.held_out import history_folds
-from attend.learning.history_ranking import HistoryRanker, history_weights
-from attend.learning.interactions import InteractionsObjective, NextItemsChoice
-from attend.learning.material import read_histories
+from attend.learning.interactions import (
+    HistoryRanker,
+    InteractionsObjective,
+    NextItemsChoice,
+    history_folds,
+    history_weights,
+    read_histories,
+)
 from attend.store import Interaction
 from attend.write.feedback import add_interactions
 from tests.index.drawn import communities, sparse_of
@@ -141,20 +145,21 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
     near = memory.vectors[:, None] + 0.2 * rng.normal(size=(30, keys, 16))
     collection.upsert([several_keys(f"d{at}", each) for at, each in enumerate(near)])
     add_interactions(collection, interactions_of(met))
-    trained: list[InteractionsObjective] = []
-    version = InteractionsObjective.version
+    trained = []
+    fitted = InteractionsObjective.fitted
 
-    def keeping(objective):
-        trained.append(objective)
-        return version(objective)
+    def keeping(objective, *given):
+        trained.append((objective, fitted(objective, *given)))
+        return trained[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InteractionsObjective, "version", keeping)
+        patch.setattr(InteractionsObjective, "fitted", keeping)
         only = [NextItemsChoice(None), LEARNED._replace(form=form)]
         patch.setattr(interactions, "choices_of", lambda forms: only)
         report = train(collection, objective="interactions")
     assert report["promoted"], report["reason"]
-    (mixture, items), memory = trained[0].learned, trained[0].material.memory
+    objective, (mixture, items) = trained[-1]
+    memory = objective.memory
     assert (items is None) == (form is None)
     assert len(mixture.offset_keys)
     assert (mixture.gates != 1).any()

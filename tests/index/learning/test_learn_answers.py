@@ -14,21 +14,25 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit, logsumexp, softmax
 
 from attend.core.errors import Conflict
-from attend.learning import answer_fit as answers_module
-from attend.learning.answer_calibration import calibrate_answers, fit_scale
-from attend.learning.answer_fit import (
+from attend.learning import answer_model as answers_module
+from attend.learning.answer_model import (
     NULL_SHARE,
     RECIPE,
-    AnswerBatch,
     AnswerModel,
     Answers,
+    AnswerScores,
     AnswerTargets,
+    Blends,
+    DocumentFold,
+    Held,
+    attend_fold,
+    fit_scale,
+    fold_scores,
+    joined,
 )
-from attend.learning.answer_fit import fit_answers as fit
-from attend.learning.blends import Blends, Held, Words, attend_fold, fold_scores, joined
+from attend.learning.answer_model import fit_answers as fit
+from attend.learning.calibration import UNANSWERED
 from attend.learning.fit import Fitted, unlearned
-from attend.learning.held_out import DocumentFold
-from attend.learning.no_answer import UNANSWERED
 from tests.index.drawn import memory_from
 
 SURE = replace(RECIPE, drop=0.0)
@@ -133,7 +137,7 @@ def test_the_loss_and_its_slopes_are_those_of_the_definition(kind, unit):
     asked, members = np.array([0, 2, 5, 9]), np.arange(12)
     start = (np.eye(5) + 0.2 * rng.standard_normal((5, 5))).astype(np.float32)
     run = AnswerModel(answers, members, SURE, start, seed=0)
-    loss = run.loss(AnswerBatch(asked, members))
+    loss = run.loss((asked, members))
     scale, null = float(run.maps.log_scale.detach().exp()), float(run.null.detach())
 
     def plain(weight):
@@ -159,7 +163,7 @@ def test_a_query_never_finds_itself_nor_its_near_duplicates(monkeypatch):
     answers = Answers(memory, embeddings, groups, labelled([0, 0, 0, 1, 1, 1, 2, 2]))
     members = np.arange(8)
     run = AnswerModel(answers, members, SURE, np.eye(8, dtype=np.float32), 0)
-    batch = AnswerBatch(members, members)
+    batch = members, members
     z = run.logits(batch).detach().numpy()
     masked = groups[:, None] == groups[None]
     assert (z[masked] < -1e3).all()
@@ -172,7 +176,7 @@ def test_a_query_never_finds_itself_nor_its_near_duplicates(monkeypatch):
 def test_queries_that_nothing_else_answers_teach_nothing():
     answers = made(labelled([0, 1, 2, 3]), [1] * 4, np.random.default_rng(0))
     run = AnswerModel(answers, np.arange(4), SURE, np.eye(5, dtype=np.float32), 0)
-    assert run.loss(AnswerBatch(np.arange(4), np.arange(4))) is None
+    assert run.loss((np.arange(4), np.arange(4))) is None
     learned = fit(answers, np.arange(4), recipe=SURE, start=np.eye(5, dtype=np.float32))
     np.testing.assert_array_equal(learned.w_q, np.eye(5))
 
@@ -251,8 +255,11 @@ def test_what_is_attended_to_is_what_a_loop_finds(seed, attend, unit):
 
 
 def test_words_move_scores_by_lambda():
-    words = Words(np.array([[0.0, 0.5], [1.0, 0.25]], np.float16), np.ones(2, np.float32))
-    np.testing.assert_allclose(words.term(slice(1, 2), 0.4), [[0.4, 0.1]], atol=1e-3)
+    answers = made(labelled([0, 1, 0, 1]), [1] * 4, np.random.default_rng(0))
+    fold = DocumentFold(np.array([0, 1]), np.array([2, 3]))
+    words = np.array([[0.0, 0.5], [1.0, 0.25]], np.float16)
+    held = attend_fold(answers, fold, lambda part: np.zeros((2, 2)), words=words, lexical=0.4)
+    np.testing.assert_allclose(held.scores, [[0.2, 0.0], [0.4, 0.1]], atol=1e-3)
 
 
 def test_hidden_answers_leave_no_trace_in_the_words_of_others():
@@ -266,9 +273,8 @@ def test_hidden_answers_leave_no_trace_in_the_words_of_others():
 
     def held_by(shares, members):
         fold = DocumentFold(asked, members)
-        words = Words(shares.astype(np.float16), np.ones(2, np.float32))
         scores = fold_scores(answers, plain, fold)
-        return attend_fold(answers, fold, scores, words=lambda part: words.term(part, 0.3))
+        return attend_fold(answers, fold, scores, words=shares.astype(np.float16), lexical=0.3)
 
     held = held_by(shares, members)
     for at in range(len(asked)):
@@ -300,7 +306,7 @@ def test_the_scale_that_answers_were_drawn_by_is_found():
     scale, gain = fit_scale(held, targets, 20.0)
     assert scale == pytest.approx(9.0, rel=0.06)
     assert gain == pytest.approx(gains(held, targets, scale).mean())
-    found = calibrate_answers(held, targets, 20.0, 0.05)
+    found = AnswerScores(held, targets, 20.0, 0.05).fit()
     assert found.ece_after < 0.02 < found.ece_before
     assert found.nll_after < found.nll_before
 
@@ -318,7 +324,7 @@ def likeliest_null(known, hidden) -> float:
 
 def test_the_null_is_that_of_a_logistic_regression_and_refuses_its_share():
     held, targets = drawn(np.random.default_rng(1), count=500)
-    found = calibrate_answers(held, targets, 20.0, 0.1)
+    found = AnswerScores(held, targets, 20.0, 0.1).fit()
     known = logsumexp(found.scale * held.scores, axis=1)
     hidden = logsumexp(found.scale * held.hidden, axis=1)
     assert found.null == pytest.approx(likeliest_null(known, hidden), abs=1e-3)
@@ -350,8 +356,8 @@ def test_null_and_threshold_are_those_of_the_whole_memory(share, labels):
         return Held(documents + np.arange(queries), at, scores, right, hidden, right.any(axis=1))
 
     part, whole = (seen(rng.random((queries, documents)) < each) for each in (share, 1.0))
-    found = calibrate_answers(part, targets, 20.0, 0.05, share)
-    stale = calibrate_answers(part, targets, 20.0, 0.05)
+    found = AnswerScores(part, targets, 20.0, 0.05, share).fit()
+    stale = AnswerScores(part, targets, 20.0, 0.05).fit()
     known, hidden = (logsumexp(found.scale * each, axis=1) for each in (whole.scores, whole.hidden))
     right, least = likeliest_null(known, hidden), np.quantile(known, 0.05)
     assert abs(found.null - right) < 0.4 * abs(stale.null - right)
@@ -366,7 +372,7 @@ def test_null_and_threshold_are_those_of_the_whole_memory(share, labels):
 def test_everything_right_leaves_nothing_for_a_null():
     held, targets = drawn(np.random.default_rng(2), count=30)
     blank = held._replace(hidden=np.full_like(held.hidden, -np.inf))
-    found = calibrate_answers(blank, targets, 20.0, 0.05)
+    found = AnswerScores(blank, targets, 20.0, 0.05).fit()
     assert (found.null, found.threshold) == (None, None)
     assert found.note
 

@@ -13,14 +13,8 @@ from attend.core.errors import Conflict, InvalidRequest
 from attend.learning import next_items
 from attend.learning.data import Memory, histories_of, lengths, without
 from attend.learning.fit import Recipe
-from attend.learning.held_out import HistoryFold
-from attend.learning.history_ranking import HistoryRanker, measure
-from attend.learning.next_items import (
-    NextItemsModel,
-    fit_next_items,
-    pairs_of,
-    untrained,
-)
+from attend.learning.interactions import HistoryFold, HistoryRanker, measure
+from attend.learning.next_items import NextItemsModel, fit_next_items, pairs_of, untrained
 from tests.index.drawn import communities, memory_of, sparse_of, unit
 
 RATES = {"maps": 3e-3, "offsets": 2e-3, "gates": 1e-2}
@@ -123,11 +117,8 @@ def test_its_slopes_are_those_of_the_loss(monkeypatch):
 @pytest.mark.parametrize("seed", range(5))
 def test_pairs_are_all_of_a_users(seed):
     met = drawn_met(7, 6, seed, share=0.4)
-    pairs = pairs_of(met, 50, np.random.default_rng(0))
-    found = [
-        (int(pairs.documents[t]), int(pairs.documents[s]))
-        for t, s in zip(pairs.target, pairs.source, strict=True)
-    ]
+    documents, target, source = pairs_of(met, 50, np.random.default_rng(0))
+    found = [(int(documents[t]), int(documents[s])) for t, s in zip(target, source, strict=True)]
     expected = [
         (int(t), int(s))
         for row in met.toarray()
@@ -139,13 +130,13 @@ def test_pairs_are_all_of_a_users(seed):
 
 def test_of_long_histories_some_are_drawn():
     met = met_of([[1] * 30, [1, 1] + [0] * 28])
-    pairs = pairs_of(met, 10, np.random.default_rng(0))
-    assert len(pairs.documents) == 12
-    assert len(set(pairs.documents[:10].tolist())) == 10
-    assert pairs.documents[10:].tolist() == [0, 1]
-    assert len(pairs.target) == 10 * 10 + 2 * 2
-    again = pairs_of(met, 10, np.random.default_rng(1))
-    assert again.documents[:10].tolist() != pairs.documents[:10].tolist()
+    documents, target, _ = pairs_of(met, 10, np.random.default_rng(0))
+    assert len(documents) == 12
+    assert len(set(documents[:10].tolist())) == 10
+    assert documents[10:].tolist() == [0, 1]
+    assert len(target) == 10 * 10 + 2 * 2
+    again, *_ = pairs_of(met, 10, np.random.default_rng(1))
+    assert again[:10].tolist() != documents[:10].tolist()
 
 
 def test_histories_without_some_and_with_repetitions():
@@ -202,7 +193,7 @@ def halves(met, rng):
 def ndcg_of(found, memory, given, asked, candidates=None) -> float:
     users = np.arange(given.shape[0])
     fold = HistoryFold("random", given, users, given, asked, candidates)
-    return float(measure(HistoryRanker.of(found, memory), fold).ndcg.mean())
+    return float(measure(HistoryRanker.of(found, memory), fold)[0].mean())
 
 
 @pytest.mark.parametrize("told", [True, False])

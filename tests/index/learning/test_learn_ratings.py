@@ -10,15 +10,19 @@ import torch
 
 from attend.learning import rating_net
 from attend.learning.data import Ratings
-from attend.learning.rating_batches import (
+from attend.learning.rating_net import (
     ITEM_SHRINK,
+    RECIPES,
     USER_SHRINK,
+    Baseline,
     RatingBatches,
-    baseline,
+    RatingNet,
+    Shape,
+    knots_of,
+    leading,
     residual_factors,
 )
-from attend.learning.rating_judge import predictions
-from attend.learning.rating_net import RECIPES, RatingNet, Shape, knots_of, leading
+from attend.learning.ratings import predictions
 from attend.recommend.ratings import Rated, predict
 from tests.index.learning.rated import planted
 
@@ -46,7 +50,7 @@ def split(ratings: Ratings, seed: int = 1) -> tuple[Ratings, Ratings]:
 
 def test_the_baseline_is_the_least_of_its_penalised_squares() -> None:
     ratings, _ = planted()
-    found = baseline(ratings)
+    found = Baseline(ratings)
     count, users, items = len(ratings), ratings.user_count, ratings.item_count
     design = np.zeros((count, users + items))
     design[np.arange(count), ratings.users] = 1
@@ -59,7 +63,7 @@ def test_the_baseline_is_the_least_of_its_penalised_squares() -> None:
 
 def test_factors_are_the_singular_vectors_of_what_is_left() -> None:
     ratings, _ = planted()
-    base = baseline(ratings)
+    base = Baseline(ratings)
     dense = np.zeros((ratings.user_count, ratings.item_count))
     dense[ratings.users, ratings.items] = ratings.values - base(ratings.users, ratings.items)
     _, sizes, right = np.linalg.svd(dense)
@@ -74,11 +78,11 @@ def test_factors_are_the_singular_vectors_of_what_is_left() -> None:
 
 def test_factors_that_cannot_be_filled_are_zero() -> None:
     few = Ratings(np.array([0, 1, 0]), np.array([0, 0, 1]), np.array([1.0, 5.0, 4.0]), 2, 2)
-    found = residual_factors(few, baseline(few), 5)
+    found = residual_factors(few, Baseline(few), 5)
     assert found.shape == (2, 5)
     assert (found[:, 1:] == 0).all()
     same = replace(few, values=np.full(3, 2.0))
-    assert (residual_factors(same, baseline(same), 5) == 0).all()
+    assert (residual_factors(same, Baseline(same), 5) == 0).all()
 
 
 def test_batches_hide_the_target_and_the_padding_and_no_more() -> None:
@@ -182,7 +186,7 @@ def test_a_planted_taste_is_learned() -> None:
     ratings, embeddings = planted()
     known, asked = split(ratings)
     fitted = fit_ratings(known, embeddings, replace(RECIPE, steps=(150, 150)))
-    base = rmse(baseline(known)(asked.users, asked.items) - asked.values)
+    base = rmse(Baseline(known)(asked.users, asked.items) - asked.values)
     found = predictions(fitted, embeddings, known, asked)
     assert rmse(found.raw - asked.values) < 0.75 * base
 
@@ -202,7 +206,7 @@ def test_the_unit_of_ratings_does_not_matter() -> None:
     # A power of two: no rounding for the steps to make more of.
     larger = replace(known, values=known.values * 16)
     one, other = (fit_ratings(each, embeddings, RECIPE) for each in (known, larger))
-    assert (other.model.low, other.model.high) == (16, 80)
+    assert (other[0].low, other[0].high) == (16, 80)
     first = predictions(one, embeddings, known, asked).raw
     second = predictions(other, embeddings, larger, asked).raw
     np.testing.assert_allclose(second, first * 16, rtol=1e-6)
@@ -212,7 +216,7 @@ def test_a_seed_gives_the_same_fit_and_another_seed_another() -> None:
     ratings, embeddings = planted()
     recipe = replace(RECIPE, steps=(10, 10))
     bytes_of = [
-        fit_ratings(ratings, embeddings, recipe, seed=seed).model.to_bytes() for seed in (3, 3, 4)
+        fit_ratings(ratings, embeddings, recipe, seed=seed)[0].to_bytes() for seed in (3, 3, 4)
     ]
     assert bytes_of[0] == bytes_of[1] != bytes_of[2]
 

@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learning.held_out import rating_fold
-from attend.learning.rating_judge import (
-    HeldOutRatings,
-    Predictions,
-    choose,
-    judge_ratings,
-)
-from attend.learning.rating_judge import (
-    decide_ratings as decide,
-)
+from attend.learning.ratings import HeldOutRatings, Predictions, choose, judge_ratings, rating_fold
+from attend.learning.ratings import decide_ratings as decide
 from attend.recommend.ratings import FEATURES
 from tests.index.learning.rated import planted
 from tests.index.ratings.rated_world import model
@@ -140,9 +132,9 @@ def test_figures_are_those_of_the_errors() -> None:
 
 def test_documents_are_held_out_whole_and_ratings_of_others_by_chance() -> None:
     ratings, _ = planted(users=200, items=100, each=30)
-    found = rating_fold(ratings, seed=0)
-    seen, unseen = found.held_out["random"], found.held_out["unseen"]
-    assert (found.training.astype(int) + seen + unseen == 1).all()
+    training, held_out = rating_fold(ratings, seed=0)
+    seen, unseen = held_out["random"], held_out["unseen"]
+    assert (training.astype(int) + seen + unseen == 1).all()
     gone = np.unique(ratings.items[unseen])
     assert not np.isin(ratings.items[~unseen], gone).any()
     assert 0.05 < seen.mean() < 0.15

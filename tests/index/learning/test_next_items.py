@@ -8,10 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attend.learning import held_out, history_ranking
+from attend.learning import interactions
 from attend.learning.data import lengths
-from attend.learning.held_out import HistoryFold, history_folds
-from attend.learning.history_ranking import HistoryRanker, history_weights, measure
+from attend.learning.interactions import (
+    HistoryFold,
+    HistoryRanker,
+    history_folds,
+    history_weights,
+    measure,
+)
 from tests.index.drawn import memory_of, sparse_of
 
 
@@ -69,7 +74,7 @@ def oracle_weights(memory, asking, history, ranked) -> dict[int, float]:
 @pytest.mark.parametrize("counts", [[1] * 14, [1, 3, 2, 1, 1, 2, 1, 1, 1, 4, 1, 1, 1, 2]])
 @pytest.mark.parametrize("some", [False, True])
 def test_weights_and_measures_against_a_plain_loop(counts, some, monkeypatch):
-    monkeypatch.setattr(history_ranking, "BLOCK", 300)  # several blocks
+    monkeypatch.setattr(interactions, "BLOCK", 300)  # several blocks
     memory, asking, given, asked = drawn(3, counts)
     candidates = None
     if some:
@@ -94,8 +99,8 @@ def test_weights_and_measures_against_a_plain_loop(counts, some, monkeypatch):
         best = sorted(expected, key=lambda d: -expected[d])[:10]
         gained = sum(1 / math.log2(at + 2) for at, d in enumerate(best) if d in right)
         ideal = sum(1 / math.log2(at + 2) for at in range(min(10, len(right))))
-        assert found.ndcg[user] == pytest.approx(gained / ideal)
-        assert found.recall[user] == pytest.approx(len(right & set(best)) / len(right))
+        assert found[0][user] == pytest.approx(gained / ideal)
+        assert found[1][user] == pytest.approx(len(right & set(best)) / len(right))
 
 
 def histories(users: int, documents: int, seed: int = 0):
@@ -176,9 +181,9 @@ def test_without_times_that_tell_anything_interactions_are_withheld_at_random(sh
 
 
 def test_in_large_catalogues_fewer_users_judge(monkeypatch):
-    monkeypatch.setattr(held_out, "MOST_CELLS", 250 * 40)
+    monkeypatch.setattr(interactions, "MOST_CELLS", 250 * 40)
     assert [len(view.users) for view in history_folds(histories(1500, 40), seed=0)] == [250, 250]
-    monkeypatch.setattr(held_out, "MOST_CELLS", 40)
+    monkeypatch.setattr(interactions, "MOST_CELLS", 40)
     assert [len(view.users) for view in history_folds(histories(1500, 40), seed=0)] == [200, 200]
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
-from attend.learning.no_answer import confidence, fit_null, null_logits
+from attend.learning.calibration import confidence, fit_null, null_logits
 from attend.measure.statistics import auroc
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from attend.learning.answer_fit import fit_output
+from attend.learning.answer_model import fit_output
 
 W = np.array([[1.2, -0.3, 0.0], [0.4, 0.7, 0.1], [0.0, 0.2, 0.9]])
 B = np.array([1.0, -2.0, 0.5])

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attend.learning.promotion import (
+from attend.learning import SIGNIFICANCE, PromotionVerdict, significance_of
+from attend.learning.ranking import UNMEASURED
+from attend.learning.selection import (
     LEAST_GAIN,
-    SIGNIFICANCE,
     TOLERANCE,
     Criterion,
-    PromotionVerdict,
+    Outcome,
     compare_splits,
-    significance_of,
+    mixed,
 )
-from attend.learning.promotion import decide as decide_all
-from attend.learning.ranking import UNMEASURED
-from attend.learning.selection import Outcome, mixed
+from attend.learning.selection import decide as decide_all
 
 
 def decide(views, share: float, measure: str, groups=None, **test) -> PromotionVerdict:

@@ -13,10 +13,10 @@ import pytest
 from scipy.special import softmax
 
 from attend.core.errors import Conflict, InvalidRequest
-from attend.learning import ranking_fit as ranking_module
+from attend.learning import ranking_model as ranking_module
 from attend.learning.data import UNIT_SCALE
 from attend.learning.fit import Recipe, run_parallel, shuffled_batches, unlearned
-from attend.learning.ranking_fit import RankingModel, fit_ranking
+from attend.learning.ranking_model import RankingModel, fit_ranking
 from tests.index.drawn import drawn_questions, memory_of, questions_of, unit
 
 torch = pytest.importorskip("torch")

@@ -14,8 +14,8 @@ from attend.collection.verify import verify
 from attend.core.errors import Damaged, InvalidRequest
 from attend.exchange import export_weights
 from attend.learning import Cancelled, train
-from attend.learning.material import read_ratings
 from attend.learning.rating_net import RECIPES, Shape
+from attend.learning.ratings import read_ratings
 from attend.recommend.history import Histories
 from attend.recommend.predict import Predictor, ValuedHistory, predict_values, usable_history
 from attend.search.queries import QueryEncoder

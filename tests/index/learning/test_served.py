@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,9 @@ from attend.api.learning import TrainRequest
 from attend.collection.data import Data
 from attend.collection.versions import Version
 from attend.core.settings import Tuning
-from attend.learning.answer_material import read_answers, shared_words
-from attend.learning.held_out import DocumentFold
-from attend.learning.version import ServedVersion, stored_keys
+from attend.learning.answer_model import DocumentFold
+from attend.learning.answers import read_answers, shared_words
+from attend.learning.data import ServedVersion, stored_keys
 from attend.projection import given, identity
 from attend.write.feedback import add_feedback
 from tests.index.helpers import split_heads
@@ -46,30 +48,30 @@ def texts_of(collection) -> list[str]:
 
 
 def test_words_are_those_of_a_search_among_the_members(library):
-    material = read_answers(library, TrainRequest())
-    rows, texts = material.answers.memory.rows, texts_of(library)
-    assert list(material.texts) == texts
+    answers, _ = read_answers(library, TrainRequest())
+    rows, texts = answers.memory.rows, texts_of(library)
+    assert list(answers.texts) == texts
     held, members = np.arange(0, 40, 3), np.setdiff1d(np.arange(40), np.arange(0, 40, 3))
     seen = []
     fold = DocumentFold(held, members)
-    shared = shared_words(fold, library.store, rows, texts, lambda: seen.append(1))
+    shares, coverage = shared_words(fold, library.store, answers, lambda: seen.append(1))
     assert seen
-    assert shared.shares.max() == 1
+    assert shares.max() == 1
     for at, one in enumerate(held):
         found = library.store.lexical(texts[one])
         scores = dict(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
         among = np.array([scores.get(int(rows[each]), 0.0) for each in members])
-        np.testing.assert_allclose(shared.shares[at], among / among.max(), atol=1e-3)
-        assert shared.coverage[at] == pytest.approx(among.max() / found.ideal)
+        np.testing.assert_allclose(shares[at], among / among.max(), atol=1e-3)
+        assert coverage[at] == pytest.approx(among.max() / found.ideal)
 
 
 def test_a_text_that_nothing_shares_a_word_with(library):
-    rows = read_answers(library, TrainRequest()).answers.memory.rows
-    texts = ["zzzz", *texts_of(library)[1:]]
+    answers, _ = read_answers(library, TrainRequest())
+    answers = replace(answers, texts=["zzzz", *answers.texts[1:]])
     fold = DocumentFold(np.array([0]), np.arange(1, 40))
-    shared = shared_words(fold, library.store, rows, texts, list)
-    assert not shared.shares.any()
-    assert not shared.coverage.any()
+    shares, coverage = shared_words(fold, library.store, answers, list)
+    assert not shares.any()
+    assert not coverage.any()
 
 
 def versions(width: int):

@@ -8,9 +8,12 @@ import pytest
 from attend.learning import train
 from attend.learning.data import twins
 from attend.learning.fit import unlearned
-from attend.learning.held_out import question_folds
-from attend.learning.material import read_questions
-from attend.learning.ranking_fit import Candidates, find_candidates
+from attend.learning.ranking_model import (
+    Candidates,
+    find_candidates,
+    question_folds,
+    read_questions,
+)
 from attend.write.feedback import add_feedback
 from tests.index.drawn import unit
 from tests.index.helpers import vector_data

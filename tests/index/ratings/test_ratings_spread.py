@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learning.rating_judge import fit_spread
+from attend.learning.ratings import fit_spread
 from attend.recommend.ratings import coverage, deviations
 
 
