@@ -336,10 +336,14 @@ class RankingObjective:
         start = self.start if start is None else start
         if not share:
             return unlearned(self.memory, start)
-        offsets = "offsets" in (self.request.parts if parts is None else parts)
-        seed = self.request.seed
         fitted = fit_ranking(
-            self.memory, questions, start=start, offsets=offsets, seed=seed, watch=watch
+            self.memory,
+            questions,
+            start=start,
+            offsets="offsets" in (self.request.parts if parts is None else parts),
+            recipe=RECIPE,
+            seed=self.request.seed,
+            watch=watch,
         )
         return fitted.mixed(start, share)
 
