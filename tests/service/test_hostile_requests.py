@@ -233,7 +233,8 @@ def test_the_heaviest_requests_share_their_memory_and_keep_nobody_else_waiting(
             {"history": history, "on_missing": "skip", "exclude_seen": False, "k": 4000},
         ),
     ]
-    with running(tmp_path) as server, ThreadPoolExecutor(30) as pool:
+    # What waits for memory is told so at the deadline, and the rest is answered long before.
+    with running(tmp_path, "--deadline", "15") as server, ThreadPoolExecutor(30) as pool:
         wait_until_ready(server)
         worker = workers_of(server.process)[0]
         light = {"query": numbers[1]}
