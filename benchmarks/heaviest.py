@@ -20,7 +20,6 @@ import json
 import math
 import os
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -29,7 +28,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 import numpy as np
+import psutil
 from common import ROOT, parser, progress
 
 from attend import Data
@@ -533,9 +533,9 @@ def running(folder: Path, deadline: float) -> Iterator[Server]:
         while not answers(f"{address}/readyz"):
             time.sleep(0.1)
         (worker,) = [
-            child
-            for child in children(process.pid)
-            if b"multiprocessing.spawn" in Path(f"/proc/{child}/cmdline").read_bytes()
+            child.pid
+            for child in processes(process.pid)
+            if any("multiprocessing.spawn" in part for part in child.cmdline())
         ]
         yield Server(address, worker, process.pid)
     finally:
@@ -550,24 +550,18 @@ def answers(url: str) -> bool:
         return False
 
 
-def children(process: int) -> list[int]:
-    try:
-        tasks = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:
-        return []
-    direct = [int(task) for task in tasks]
-    return direct + [other for child in direct for other in children(child)]
+def processes(pid: int) -> list[psutil.Process]:
+    """Return a process and those that it started."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
 
 
-def resident(processes: Sequence[int]) -> float:
-    """Return the memory of processes together, in MiB."""
+def resident(pid: int) -> float:
+    """Return the memory of a process and those that it started, in MiB."""
     total = 0
-    for process in processes:
-        try:
-            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        except OSError:
-            continue
-        total += pages * resource.getpagesize()
+    for process in processes(pid):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
     return total / MEBIBYTE
 
 
@@ -582,16 +576,14 @@ def forget_peak(process: int) -> None:
     Path(f"/proc/{process}/clear_refs").write_text("5")
 
 
-def busy_seconds(processes: Sequence[int]) -> float:
-    """Return the time of the processor that processes took together."""
-    ticks = 0
-    for process in processes:
-        try:
-            values = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        ticks += int(values[11]) + int(values[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def busy_seconds(pid: int) -> float:
+    """Return the seconds of the processor that a process and those that it started took."""
+    total = 0.0
+    for process in processes(pid):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 TRIAL_SECONDS = 15
@@ -794,7 +786,7 @@ def fire(folder: Path, draft: Draft, deadline: float, texts: bool) -> Fired:
         if draft.route.name in ("restore_snapshot", "make_collection"):
             variants = [attempts.request(draft) for _ in range(AT_ONCE)]
         requests = [variants[n % len(variants)] for n in range(AT_ONCE)]
-        before = resident([server.worker])
+        before = resident(server.worker)
         watch = Watch(server, light)
         results = list(pool.map(server.send, requests))
         ended = time.perf_counter()
@@ -818,7 +810,7 @@ def until_idle(worker: int) -> float:
     last, worked = time.perf_counter(), 0.0
     while time.perf_counter() - last < 1:
         time.sleep(0.05)
-        if (now := busy_seconds([worker, *children(worker)])) > worked + 0.02:
+        if (now := busy_seconds(worker)) > worked + 0.02:
             worked, last = now, time.perf_counter()
     return last
 
@@ -850,7 +842,7 @@ class Watch:
     def _look(self) -> None:
         worker = self._server.worker
         while not self._stopped.wait(0.02):
-            self.most = max(self.most, resident([worker, *children(worker)]), peak(worker))
+            self.most = max(self.most, resident(worker), peak(worker))
 
     def _ask(self) -> None:
         while not self._answered.wait(0.2):

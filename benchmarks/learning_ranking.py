@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from common import ROOT, Row, ahead, difference_row, not_behind, progress
 from learning_sets import (
     SEED,
@@ -50,8 +50,6 @@ DIMENSION = 384
 WATCHED = 0.02
 """Seconds between two looks at the memory."""
 
-STATUS = Path("/proc/self/status")
-
 
 class Met(NamedTuple):
     """One search during a switch: which query, its seconds, and what it gave."""
@@ -67,8 +65,7 @@ class Switch(NamedTuple):
 
     Attributes:
         wrong: searches whose documents were those of neither version.
-        peak: bytes of memory of the process's own at most, less those before; None where the
-            system does not tell.
+        peak: bytes of memory of the process's own at most, less those before.
     """
 
     seconds: float
@@ -76,7 +73,7 @@ class Switch(NamedTuple):
     slowest: float
     errors: int
     wrong: int
-    peak: int | None
+    peak: int
 
     def rows(self, name: str, what: str, most: float) -> Iterator[Row]:
         yield Row(f"{name}.seconds", f"{what}: seconds", self.seconds).wanted("<=", most)
@@ -88,9 +85,8 @@ class Switch(NamedTuple):
         )
         yield Row(f"{name}.errors", "  searches that failed", self.errors).wanted("<=", 0)
         yield Row(f"{name}.wrong", "  searches answered wrongly", self.wrong).wanted("<=", 0)
-        if self.peak is not None:
-            what = "  peak of its own memory above that before, MiB"
-            yield Row(f"{name}.peak_mib", what, self.peak / 2**20)
+        what = "  peak of its own memory above that before, MiB"
+        yield Row(f"{name}.peak_mib", what, self.peak / 2**20)
 
 
 def switched(collection: Collection, version: int, requests: Sequence[SearchRequest]) -> Switch:
@@ -99,13 +95,12 @@ def switched(collection: Collection, version: int, requests: Sequence[SearchRequ
     met: list[Met] = []
     stop = threading.Event()
     searching = threading.Thread(target=_search, args=(collection, requests, met, stop))
-    memory = Memory()
     searching.start()
-    memory.start()
+    memory = Memory()
     started = time.perf_counter()
     collection.activate(version)
     seconds = time.perf_counter() - started
-    memory.stop()
+    risen = memory.risen()
     stop.set()
     searching.join()
     after = [_documents(collection, request) for request in requests]
@@ -120,7 +115,7 @@ def switched(collection: Collection, version: int, requests: Sequence[SearchRequ
         slowest=max(each.seconds for each in met),
         errors=sum(each.error is not None for each in met),
         wrong=sum(_is_wrong(each, right) for each in met),
-        peak=memory.risen(),
+        peak=risen,
     )
 
 
@@ -158,33 +153,23 @@ class Memory:
         self._before = self._peak = own_memory()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
-
-    def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def risen(self) -> int:
+        """Stop, and return by how many bytes the memory has risen at most."""
         self._done.set()
         self._thread.join()
-
-    def risen(self) -> int | None:
-        if self._before is None or self._peak is None:
-            return None
         return self._peak - self._before
 
     def _watch(self) -> None:
         while not self._done.wait(WATCHED):
-            now = own_memory()
-            if now is not None and self._peak is not None:
-                self._peak = max(self._peak, now)
+            self._peak = max(self._peak, own_memory())
 
 
-def own_memory() -> int | None:
-    """Anonymous resident bytes of this process; None where the system does not tell."""
-    try:
-        lines = STATUS.read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")), None)
+def own_memory() -> int:
+    """Return the bytes of this process that are not shared with files or other processes."""
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - memory.shared)
 
 
 # -- a million keys -------------------------------------------------------------------------

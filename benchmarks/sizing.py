@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
+import psutil
 from common import DATA, parser, progress, tell
 from scale import grown, real
 from scipy import stats
@@ -179,22 +179,14 @@ class Process:
     """What one process and its children have used so far."""
 
     def __init__(self, pid: int) -> None:
-        self._pids = [pid, *children(pid)]
+        process = psutil.Process(pid)
+        self._all = [process, *process.children(recursive=True)]
 
     def seconds(self) -> float:
-        ticks = 0
-        for pid in self._pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # utime and stime, proc(5)
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(sum(each.cpu_times()[:2]) for each in self._all)
 
     def resident(self) -> int:
-        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids]
-        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return sum(each.memory_info().rss for each in self._all)
 
 
 def measure(folder: Path, vectors: Float32, queries: Float32, recall: float) -> dict[str, Any]:
