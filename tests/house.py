@@ -61,7 +61,8 @@ class Shape:
     Attributes:
         rooms: code lines by folder, such as `attend/store`.
         carriers: named tuples and data classes.
-        private: names with an underscore that a module uses and does not define.
+        private: names with an underscore that a module uses and another one defines.
+        helpers: functions that one place uses.
     """
 
     files: int = 0
@@ -69,6 +70,7 @@ class Shape:
     rooms: Counter[str] = field(default_factory=Counter)
     carriers: list[str] = field(default_factory=list)
     private: list[str] = field(default_factory=list)
+    helpers: list[str] = field(default_factory=list)
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     long_modules: list[str] = field(default_factory=list)
     long_functions: list[str] = field(default_factory=list)
@@ -81,12 +83,28 @@ class Shape:
 def shape(top: str) -> Shape:
     """Return the measures of all modules below a folder of the project."""
     measures = Shape()
+    foreign: list[tuple[str, str]] = []
+    defined: set[str] = set()
+    functions, uses = Counter[str](), Counter[str]()
     for path in sorted((ROOT / top).rglob("*.py")):
-        _measure(measures, path, top)
+        tree = _measure(measures, path, top)
+        own = _defined_names(tree)
+        defined |= own
+        foreign += [(where, name) for where, name in _private_names(tree, path) if name not in own]
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                functions[node.name] += 2 if node.decorator_list else 1
+            elif isinstance(node, ast.Name):
+                uses[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                uses[node.attr] += 1
+    measures.private = [f"{where} {name}" for where, name in foreign if name in defined]
+    once = {name for name, count in functions.items() if count == uses[name] == 1}
+    measures.helpers = sorted(name for name in once if not name.startswith("__"))
     return measures
 
 
-def _measure(measures: Shape, path: Path, top: str) -> None:
+def _measure(measures: Shape, path: Path, top: str) -> ast.AST:
     source, name = path.read_text(), str(path.relative_to(ROOT))
     tree = ast.parse(source)
     measures.files += 1
@@ -94,7 +112,6 @@ def _measure(measures: Shape, path: Path, top: str) -> None:
     measures.code_lines += lines
     package, *inner = path.relative_to(ROOT / top).parts[:-1] or [""]
     measures.rooms["/".join([package, *inner[:1]])] += lines
-    measures.private += _private_names(tree, name)
     if source.count("\n") > 700:
         measures.long_modules.append(name)
     for mechanism, pattern in PATTERNS.items():
@@ -111,6 +128,7 @@ def _measure(measures: Shape, path: Path, top: str) -> None:
             measures.vague[node.id] += node.id in VAGUE
         elif isinstance(node, Function):
             _measure_function(measures, node, f"{name}:{node.name}")
+    return tree
 
 
 def _measure_function(measures: Shape, node: Function, name: str) -> None:
@@ -122,25 +140,31 @@ def _measure_function(measures: Shape, node: Function, name: str) -> None:
         measures.poor_docstrings.append(name)
 
 
-def _private_names(tree: ast.AST, name: str) -> Iterator[str]:
-    """Yield where a module uses a name with an underscore that it does not define."""
-    own: set[str] = set()
+def _defined_names(tree: ast.AST) -> set[str]:
+    """Return the names that a module, or a class or function in it, defines or sets."""
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, Function | ast.ClassDef):
-            own.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            own.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            own.add(node.attr)
+            names.add(node.attr)
+    return names
+
+
+def _private_names(tree: ast.AST, path: Path) -> Iterator[tuple[str, str]]:
+    """Yield where a module reads or imports a name with one underscore before it, and the name."""
     for node in ast.walk(tree):
-        used = []
         if isinstance(node, ast.Attribute):
-            used = [node.attr]
+            names = [node.attr]
         elif isinstance(node, ast.ImportFrom):
-            used = [alias.name for alias in node.names]
-        for each in used:
-            if re.match("_[^_]", each) and each not in own | PUBLIC_OF_TUPLES:
-                yield f"{name}:{node.lineno} {each}"
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if re.match("_[^_]", name) and name not in PUBLIC_OF_TUPLES:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", name
 
 
 def _length(node: ast.stmt) -> int:
@@ -174,6 +198,7 @@ if __name__ == "__main__":
         print(f"  modules over 700 lines: {result.long_modules}")
         print(f"  functions over 60 lines: {result.long_functions}")
         print(f"  carriers: {len(result.carriers)}")
+        print(f"  functions that one place uses: {len(result.helpers)}")
         print(f"  names with an underscore of other modules: {len(result.private)}")
         print(f"  docstrings with a poor start: {len(result.poor_docstrings)}")
         print(f"  assignments to vague names: {result.vague.total()}")

@@ -155,7 +155,7 @@ class Task:
 
     @property
     def chosen(self) -> Mapping[str, Any]:
-        """What was chosen when the active version was trained."""
+        """Choices by which the active version was trained."""
         return self.active.report.get("chosen") or {}
 
     def watch(self, stage: str, done: float) -> None:

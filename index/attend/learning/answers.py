@@ -479,9 +479,9 @@ class AnswersObjective:
         version = active_version(self.task)
         stored = stored_keys(collection, version, memory.rows)
         served = ServedVersion(version, self.task.settings, stored)
-        held = [self._served(served, index) for index in range(FOLDS)]
+        by_fold = [self._served(served, index) for index in range(FOLDS)]
         output = served_output(served, self.answers, self.request.value)
-        return FoldAnswers(held, targets, 1.0, output=output)
+        return FoldAnswers(by_fold, targets, 1.0, output=output)
 
     def _served(self, served: ServedVersion, index: int) -> Held:
         fold, words = self.folds[index], None if self.words is None else self.words[index]

@@ -263,7 +263,7 @@ class HeldOutScores(ABC):
             replace(other, scale=self.start, null=other.null_before, levels=None) for other in fits
         ]
         (ece_before, nll_before), (ece_after, nll_after) = (
-            _judged(parts, given) for given in (stays, fits)
+            _judged(parts, several) for several in (stays, fits)
         )
         fit = replace(
             fit,
@@ -470,9 +470,9 @@ class RankingScores(HeldOutScores):
         )
 
     def confidences(self, fit: Calibration) -> tuple[Float64, Float64]:
-        known = self.as_is.answerable
+        answerable = self.as_is.answerable
         confidences = confidence(self.as_is.scores, fit.scale, fit.null, fit.levels)
-        return confidences[known], self.as_is.counts[known]
+        return confidences[answerable], self.as_is.counts[answerable]
 
     def _threshold(self, fit: Calibration) -> float | None:
         confidences, counts = self.confidences(fit)
@@ -485,18 +485,18 @@ class RankingScores(HeldOutScores):
 
     def _unfit(self) -> str | None:
         """Return why there is nothing to fit to, if so."""
-        kept = "scale and no-answer score stay as they were."
+        outcome = "scale and no-answer score stay as they were."
         if not len(self):
-            return f"There are no held-out questions; {kept}"
+            return f"There are no held-out questions; {outcome}"
         if not self.as_is.answerable.any():
             return (
                 f"None of {len(self)} held-out questions has a relevant document among those "
-                f"attended to; {kept}"
+                f"attended to; {outcome}"
             )
         if not np.isfinite(self.hidden.scores).any():
             return (
                 f"Every document is relevant to every held-out question, which leaves nothing to "
-                f"fit a no-answer score to; {kept}"
+                f"fit a no-answer score to; {outcome}"
             )
         return None
 

@@ -77,8 +77,8 @@ def read_questions(
         documents, rows = collection.store.counts()[0], None
         if documents > MOST_DOCUMENTS:
             every = collection.store.matching(compile_filter({}))
-            drawn = sampled(every, MOST_DOCUMENTS, np.random.default_rng(seed))
-            rows = np.union1d(drawn, learned.rows)
+            sample = sampled(every, MOST_DOCUMENTS, np.random.default_rng(seed))
+            rows = np.union1d(sample, learned.rows)
         memory = memory_of(collection, rows)
         labels = _labels(learned, memory)
         usable = np.flatnonzero(np.diff(labels(learned.ids >= 0)[0].indptr) > 0)
@@ -180,10 +180,10 @@ def question_folds(
     In the random split every question is held out once; of very many a sample judges.
     """
     fold_of = fold_numbers(groups, count, np.random.default_rng(seed))
-    known = np.zeros(questions.relevant.shape[1], dtype=bool)
+    unblocked = np.zeros(questions.relevant.shape[1], dtype=bool)
     new = _unseen_questions(questions, groups, count, np.random.default_rng(seed + 1))
     divisions: dict[tuple[Split, ...], Iterable[tuple[Bool, Bool]]] = {
-        ("random",): [(fold_of == fold, known) for fold in range(count)],
+        ("random",): [(fold_of == fold, unblocked) for fold in range(count)],
         ("unseen", "new"): new,
     }
     none = sparse.csr_array(questions.lexical.shape, dtype=np.float32)
@@ -218,8 +218,8 @@ def _unseen_questions(
             others = ~held_out
             others[group] = False
             labels = questions.relevant[np.flatnonzero(others)].indices
-            kept = np.count_nonzero(~also[labels]) / max(1, len(labels))
-            if held_out.sum() >= FEWEST and kept < KEPT_LABELS:
+            left_share = np.count_nonzero(~also[labels]) / max(1, len(labels))
+            if held_out.sum() >= FEWEST and left_share < KEPT_LABELS:
                 break
             held_out[group], blocked = True, also
             place += 1

@@ -1,8 +1,7 @@
 """Attention of queries over the documents of a snapshot: candidates, then exact weights.
 
 A version makes a plan of some options, and the plan scores the queries of one search. `attend`
-chooses which documents are scored: candidates that FAISS proposes where its inner product orders
-keys as the scorer does, those that share most words, or all, in blocks.
+chooses which documents are scored: see there.
 """
 
 from __future__ import annotations
@@ -353,10 +352,13 @@ LOOKED_UP = 10_000
 """Keys that are looked up at once for several queries: 15 MB at 384 dimensions."""
 
 MAX_RANKED = 10_000_000
-"""Documents ranked in one batch, where all share the weights: some 500 MB."""
+"""Documents ranked in one batch of weights over all: some 500 MB."""
 
 SCAN_SHARE = 8
 """Candidates that are more than one document in eight cost as much as all."""
+
+PART_WIDER = 4
+"""Times what is kept: candidates of each part of a mixture, as the best of all lead no part."""
 
 MANY_PARTS = 16
 PART_RECALL = 0.65
@@ -435,9 +437,9 @@ def attend(
         keep = number
         if keep == "all":
             keep = _best(options, keys.documents, len(queries.embeddings))
-        may_approximate = is_mixture and (approximate or number != "all")
+        most = None if number == "all" else number
+        may_approximate = is_mixture and (approximate or most is not None)
         if may_approximate and _has_candidates(scoring, rows, keep, recall):
-            most = None if number == "all" else number
             return _proposed_by_parts(scoring, rows, keep, recall, most)
         if number == "all":
             return _over_all(scoring, rows, keep)
@@ -492,16 +494,17 @@ def _has_candidates(scoring: Scoring, rows: Int64 | None, keep: int, recall: flo
 def _proposed_by_parts(
     scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None, attend: int | None
 ) -> Attention:
-    """Return the attention of a mixture over the `keep` nearest documents of each of its parts.
+    """Return the attention of a mixture over the nearest documents of each of its parts.
 
-    What none of them proposes has no share of the weights.
+    What none of them proposes has no share.
     """
     masked = np.empty(0, np.int64) if scoring.masked is None else scoring.masked
     if recall is None and scoring.mechanism.heads >= MANY_PARTS:
         recall = PART_RECALL
     queries = scoring.index_queries()
     with timed("search"):
-        [near], _ = scoring.view.keys.search(queries, rows, keep + len(masked), recall)
+        wide = PART_WIDER * keep + len(masked)
+        [near], _ = scoring.view.keys.search(queries, rows, wide, recall)
     if isinstance(scoring.queries.words, PartScores):
         best = scoring.queries.words.best(keep)
         near = np.union1d(near, best if rows is None else best[locate(rows, best).present])
@@ -638,8 +641,7 @@ def _settled(
     """Return the top documents among candidates, if no other document can be one of them.
 
     `near` holds the `target` best by keys, and `words` gives as many by words. What is in neither
-    has a logit of at most the sum of what comes last in each (the threshold algorithm: Fagin, Lotem
-    and Naor 2003).
+    has at most the sum of the last of each (the threshold algorithm: Fagin, Lotem and Naor 2003).
     """
     worded, beyond = words.best(target)
     by_keys = _logits(scoring, query, near)

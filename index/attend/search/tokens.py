@@ -321,13 +321,13 @@ def max_sims(words: Float32, passages: Sequence[Float16]) -> Float32:
 
     heads, count, width = words.shape
     by_word = np.ascontiguousarray(words.reshape(-1, width).T)  # (d, H t)
-    found = np.full((len(passages), heads * count), np.nan, dtype=np.float32)
+    similarities = np.full((len(passages), heads * count), np.nan, dtype=np.float32)
     for place, passage in enumerate(passages):  # one after the other, each in the processor's cache
         if len(passage):
             # NumPy takes several times as long to widen half precision.
             wide = torch.tensor(passage, dtype=torch.float32).numpy()
-            found[place] = (wide @ by_word).max(axis=0)  # (s, H t) -> (H t,)
-    sims: Float32 = found.reshape(-1, heads, count).mean(axis=2).T
+            similarities[place] = (wide @ by_word).max(axis=0)  # (s, H t) -> (H t,)
+    sims: Float32 = similarities.reshape(-1, heads, count).mean(axis=2).T
     return sims
 
 

@@ -263,8 +263,8 @@ def _missing_migrations(db: Database) -> list[str]:
 
 def _check_tables(db: Database) -> list[str]:
     """Return the tables of this database that hold rows; raise Damaged if theirs are others."""
-    known = (*TABLES, migrations.migrations_table, "sqlite_sequence")
-    tables = {item for item in read_schema(db) if item[0] == "table" and item[1] in known}
+    names = (*TABLES, migrations.migrations_table, "sqlite_sequence")
+    tables = {item for item in read_schema(db) if item[0] == "table" and item[1] in names}
     for _, name, *_ in sorted(tables - read_schema(db, "theirs"), key=str):
         raise Damaged(f"Its table {name} is missing, or is not as this program makes it.")
     return [name for name in TABLES if name in {item[1] for item in tables}]

@@ -137,12 +137,12 @@ def letter_spans(text: str, letters: Collection[str]) -> list[tuple[int, int]]:
     [(0, 1), (3, 4)]
     """
     # By a set: thousands of alternatives would be tried at each place.
-    wanted, lengths = set(letters), sorted(set(map(len, letters)))
+    starts, lengths = set(letters), sorted(set(map(len, letters)))
     return [
         (match.start(), match.start() + length)
-        for match in (_LETTER.finditer(text) if wanted else ())
+        for match in (_LETTER.finditer(text) if starts else ())
         for length in lengths
-        if length <= len(match[0]) and match[0][:length] in wanted
+        if length <= len(match[0]) and match[0][:length] in starts
     ]
 
 

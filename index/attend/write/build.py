@@ -335,11 +335,11 @@ def _chosen(
     before = {} if entry is None else entry.columns
     before = {role: names for role, names in before.items() if role not in named}
     usable = {role: names for role, names in before.items() if _has(source, rows, names)}
-    chosen = {**usable, **named}
-    present = {role: names for role, names in chosen.items() if any(names)}
+    roles = {**usable, **named}
+    present = {role: names for role, names in roles.items() if any(names)}
     arguments = {role: names if role in SEVERAL else names[0] for role, names in present.items()}
     map = guess(rows, source=source, **arguments)  # type: ignore[arg-type]
-    absent = {role: () if role in SEVERAL else None for role in chosen.keys() - present.keys()}
+    absent = {role: () if role in SEVERAL else None for role in roles.keys() - present.keys()}
     guessed = tuple(role for role in map.guessed if role not in absent)
     map = replace(map, **absent, guessed=guessed)  # type: ignore[arg-type]
     again = frozenset() if entry is None else entry.named & usable.keys()

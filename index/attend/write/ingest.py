@@ -104,17 +104,17 @@ class Ingest:
         if not vectors or settings.normalize is not None:
             keys = key_hash(document.fields, vectors, settings)
             hashes = Hashes(keys, value_hash(document.value, document.payload))
-        own = [KeyRow(name, 0, 0, vector) for name in vectors for vector in vectors[name]]
-        return Entry(document, hashes, own)
+        key_rows = [KeyRow(name, 0, 0, vector) for name in vectors for vector in vectors[name]]
+        return Entry(document, hashes, key_rows)
 
     def _write_once(
         self, documents: Sequence[Document | Entry], progress: OnStage | None
     ) -> Written:
         settings = decided = self.settings
         batch = self._prepared(documents, settings)
-        own = [key.embedding for entry in batch for key in entry.keys or ()]
-        if own and settings.normalize is None:
-            decided = replace(settings, normalize=_have_length_one(np.stack(own)))
+        vectors = [key.embedding for entry in batch for key in entry.keys or ()]
+        if vectors and settings.normalize is None:
+            decided = replace(settings, normalize=_have_length_one(np.stack(vectors)))
             batch = self._prepared(batch, decided)
         stored = self._store.hashes([entry.document.id for entry in batch])
         verdicts = [_verdict(stored.get(entry.document.id), entry.hashes) for entry in batch]

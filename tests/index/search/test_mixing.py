@@ -18,7 +18,7 @@ from tests.index.helpers import vector_data
 
 KEYS, WIDTH, PARTS = 20_000, 32, 12
 
-LISTED = 0.75
+LISTED = 0.85
 """The share of the exact list that candidates give at least, on average."""
 
 
