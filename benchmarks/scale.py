@@ -58,9 +58,7 @@ from attend.keys import (
     Segment,
     Snapshot,
 )
-from attend.keys.choose import FETCHED, share_found
-from attend.keys.quantised import QuantisedVectors
-from attend.keys.vectors import FlatVectors
+from attend.keys.vectors import FETCHED, FlatVectors, QuantisedVectors, share_found
 from attend.measure.rankings import evaluate, read_qrels, read_queries
 from attend.projection import Projection
 

@@ -33,8 +33,7 @@ from scipy import stats
 from attend.core.arrays import KeyTable
 from attend.core.types import Float32, Float64, Int64
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
-from attend.keys.choose import FETCHED, share_found
-from attend.keys.vectors import FlatVectors
+from attend.keys.vectors import FETCHED, FlatVectors, share_found
 
 HOUR = 3600.0
 GIB = 2**30

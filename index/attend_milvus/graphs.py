@@ -22,7 +22,7 @@ from attend.collection.versions import Version
 from attend.core.errors import AttendError, Unavailable
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
-from attend.keys.choose import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
+from attend.keys.vectors import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
 from attend_milvus.client import Table, reading
 from attend_milvus.server import MESSAGE_BYTES
 from attend_milvus.tables import HNSW, Lease, Tables, key_fields, make_table

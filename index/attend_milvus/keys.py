@@ -18,7 +18,7 @@ from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
 from attend.engines.engine import OnSettings, masked
 from attend.keys import Proposals
-from attend.keys.nearest import EXTRA, OVERFETCH
+from attend.keys.snapshot import EXTRA, OVERFETCH
 from attend.store import Role, compile_filter
 from attend_milvus.client import Table, among, both, read_block, reading
 from attend_milvus.graphs import EFS, KeyGraph

@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from attend import AttendError, Data
 from attend.core.coalesce import listen
-from attend.encoder.batching import LIMIT
+from attend.encoder.passages import LIMIT
 from attend_service import logs
 from attend_service.app import body_limit, create_app
 from attend_service.context import EXTENSION

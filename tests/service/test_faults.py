@@ -187,7 +187,7 @@ def test_a_merge_that_the_disk_does_not_take_fails_no_write(
     monkeypatch.setattr("attend.engines.snapshots.MERGE_KEYS", 100)
     fresh = documents("fresh", 200)
     with served(tmp_path) as client:
-        monkeypatch.setattr("attend.keys.published.write_keys", refuse_to_write)
+        monkeypatch.setattr("attend.keys.files.write_keys", refuse_to_write)
         answer = client.post(DOCUMENTS, json=fresh)
         assert (answer.status_code, answer.get_json()["added"]) == (200, 200), answer.text
         assert "The index was not merged, and will be at the next write" in caplog.text

@@ -23,7 +23,7 @@ from attend.cli.options import (
 from attend.cli.output import Bar, Problems, end, interrupted, plain
 from attend.collection.collection import Collection
 from attend.core.progress import Counter
-from attend.keys.choose import LEAST_KEYS
+from attend.keys.vectors import LEAST_KEYS
 from attend.source import RowProblem
 from attend.source.rows import listed
 from attend.write.build import Built, Mapped, Shard, build, collection_for

@@ -29,7 +29,7 @@ from attend.cli.output import table
 from attend.collection.collection import Collection
 from attend.core.liking import Liking, chosen_liking, is_liked
 from attend.measure import interactions, plots, rankings
-from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare
+from attend.measure.rankings import EXAMPLES, MEASURE, VersionName, compare
 from attend.measure.statistics import Interval
 from attend.store import Interaction
 from attend.values import as_numbers

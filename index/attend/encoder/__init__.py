@@ -5,11 +5,16 @@ Importing this package loads neither torch nor a model; `load` does both.
 
 from __future__ import annotations
 
-from attend.encoder.cache import EmbeddingCache
-from attend.encoder.loading import DEFAULT, canonical_name, load
-from attend.encoder.model import CachedEncoder, Encoder, SentenceEncoder
+from attend.encoder.loading import (
+    DEFAULT,
+    CachedEncoder,
+    Encoder,
+    SentenceEncoder,
+    canonical_name,
+    load,
+)
 from attend.encoder.passages import Passage
-from attend.encoder.tokens import TokenStates
+from attend.encoder.tokens import EmbeddingCache, TokenStates
 
 __all__ = [
     "DEFAULT",

@@ -1,24 +1,354 @@
-"""From a name to an encoder: find the model's folder, check it, read it, choose its precision.
+"""The encoder: a sentence-transformers model behind four methods, a batch on each core.
 
-torch and sentence-transformers take seconds to import, so that happens here, inside `load`, and
-neither `import attend` nor `--help` waits for it. The default model needs torch alone.
+From a name to an encoder: find the model's folder, check it, read it, choose its precision. torch
+and sentence-transformers take seconds to import, so that happens inside `load`, and neither
+`import attend` nor `--help` waits for it. The default model needs torch alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+
+from attend.core.arrays import unit
+from attend.core.coalesce import Coalescer, collecting, record, timed
+from attend.core.deadline import checked, under_deadline
 from attend.core.errors import EncoderError, InvalidRequest
-from attend.encoder.model import SentenceEncoder
+from attend.core.types import Float16, Float32
+from attend.encoder.passages import (
+    TOKENS_PER_BATCH,
+    IdleCores,
+    Passage,
+    PassageSplitter,
+    batches,
+    core_limit,
+    cost,
+    distinct,
+    using_cores,
+)
+from attend.encoder.tokens import EmbeddingCache, Key, TokenRun, TokenStates, UnitTokens, token_run
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
+
+    from attend.encoder.forward import DefaultModel
+
+UNLIMITED_WINDOW = 512
+"""Tokens a passage may have where the model itself sets no limit: an average over more words
+than that tells little of any of them."""
+
+NO_LIMIT = 1_000_000
+"""Tokenizers without a limit say so with infinity or with 10**30."""
+
+
+Run = Callable[[list[str], str], Float32]
+"""Texts (n,) and the task they are for, as rows (n, dimension)."""
+
+
+TASKS = ("query", "document")
+
+
+class Part(NamedTuple):
+    """Texts that are never divided among calls.
+
+    Attributes:
+        is_all: whether their caller waits for no others.
+    """
+
+    texts: list[str]
+    task: str
+    is_all: bool
+
+
+class Encoder(Protocol):
+    """The methods of an encoder that the rest of the package uses."""
+
+    @property
+    def name(self) -> str:
+        """The name by which `load` finds the same model."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32: ...
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32: ...
+
+    def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]: ...
+
+    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]: ...
+
+    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]: ...
+
+
+class SentenceEncoder:
+    """An `Encoder` over a loaded sentence-transformers model; any thread may call it.
+
+    Attributes:
+        window: the most tokens of a text that count, special ones and the prompt among them.
+        direct: another way through the model, known to agree with its own.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer | DefaultModel,
+        name: str,
+        precision: str,
+        direct: Run | None = None,
+    ) -> None:
+        import torch
+
+        self.name = name
+        self.precision = precision
+        limit = model.max_seq_length
+        self.window = int(limit) if limit is not None and limit < NO_LIMIT else UNLIMITED_WINDOW
+        self._model = model
+        self.direct = direct
+        self.dimension = int(self._run(["a"], "document").shape[1])
+        on_cpu = model.device.type == "cpu"
+        self._cores = torch.get_num_threads() if on_cpu else 1
+        self._most_cores = core_limit(self._cores) if on_cpu else 1
+        self._idle = IdleCores()
+        # Texts of callers that come at once share a call; a batch on each core.
+        self._coalescer: Coalescer[Part, Float32] = Coalescer(
+            self._run_together,
+            lambda part: sum(cost(text, self.window) for text in part.texts),
+            TOKENS_PER_BATCH,
+            self._cores,
+        )
+        self._workers = {task: ThreadPoolExecutor(self._cores, "encoder") for task in TASKS}
+        # One thread for calls on several cores: OpenMP keeps others for each that ever makes one.
+        self._alone = ThreadPoolExecutor(1, "encoder-alone")
+        self._alone_free = threading.Lock()
+        self._unit_tokens = UnitTokens(self.token_states, name)
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32:
+        """Embeddings of documents under the model's document prompt: (n, dimension).
+
+        Rows have length one; a text without a single token has a row of zeros. What lies beyond
+        `window` is not seen: `passages` says how to split it. Raises `InvalidRequest` for a text
+        that is not Unicode, `EncoderError` where the model yields numbers that are not finite.
+        """
+        return self._encode(texts, "document")
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32:
+        """Do what `encode_documents` does, under the model's query prompt."""
+        return self._encode(texts, "query")
+
+    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        """Return the tokens of each text, of which its embedding is the mean.
+
+        Args:
+            task: query or document.
+
+        Raises:
+            InvalidRequest: the model does not pool by the mean.
+        """
+        read = self._read_tokens
+        if not read:
+            raise InvalidRequest(
+                f"The encoder {self.name!r} does not pool its tokens by the mean, and no score of "
+                f"it is a sum over tokens. Leave out rerank and explain=tokens, or use an encoder "
+                f"that pools by the mean."
+            )
+        _check(texts)
+
+        def run(places: list[int]) -> list[TokenStates]:
+            with using_cores(1):
+                return read([texts[place] for place in places], task)
+
+        groups = list(batches(texts, self.window, self._cores))
+        workers = self._workers[task]
+        several = len(groups) > 1
+        results = workers.map(under_deadline(run), groups) if several else map(run, groups)
+        states: dict[int, TokenStates] = {}
+        for places, read_states in checked(zip(groups, results, strict=True)):
+            states.update(zip(places, read_states, strict=True))
+        return [states[place] for place in range(len(texts))]
+
+    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
+        """Return each text's tokens at length one (t, d), without special ones, by a cache."""
+        return self._unit_tokens(texts, task)
+
+    def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
+        """Each text as passages that fit the window; see `PassageSplitter.split`."""
+        _check(texts)
+        return self._splitter.split(texts, overlap)
+
+    def _encode(self, texts: Sequence[str], task: str) -> Float32:
+        _check(texts)
+        once = distinct(texts)
+        rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
+        groups = list(batches(once.texts, self.window, self._cores))
+        parts = [
+            Part([once.texts[place] for place in places], task, is_all=len(groups) == 1)
+            for places in groups
+        ]
+        workers, run = self._workers[task], self._shared
+        results = workers.map(under_deadline(run), parts) if len(parts) > 1 else map(run, parts)
+        for places, (vectors, spent) in checked(zip(groups, results, strict=True)):
+            rows[places] = vectors
+            record(spent)
+        return _normalised(rows, self.name)[once.places]
+
+    def _shared(self, part: Part) -> tuple[Float32, dict[str, float]]:
+        """Return the rows of a part, and the seconds by stage that they took."""
+        with collecting() as spent:
+            return self._coalescer.join(part.task, part), spent
+
+    def _run_together(self, parts: Sequence[Part]) -> list[Float32]:
+        """Parts of one task, in one call of the model."""
+        texts, task = [text for part in parts for text in part.texts], parts[0].task
+        is_alone = len(parts) == 1 and parts[0].is_all and self._most_cores > 1
+        # Nobody waits for that thread: while it works, few cores are idle anyway.
+        if is_alone and self._alone_free.acquire(blocking=False):
+            try:
+                rows, spent = self._alone.submit(self._run_on_idle, texts, task).result()
+            finally:
+                self._alone_free.release()
+            record(spent)
+        else:
+            with using_cores(1):
+                rows = self._run(texts, task)
+        ends = np.cumsum([len(part.texts) for part in parts])
+        return np.split(rows, ends[:-1])
+
+    def _run_on_idle(self, texts: list[str], task: str) -> tuple[Float32, dict[str, float]]:
+        cores = min(self._most_cores, 1 + self._idle.count())
+        with collecting() as spent, using_cores(cores):
+            return self._run(texts, task), spent
+
+    def _run(self, texts: list[str], task: str) -> Float32:
+        """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
+        if self.direct is not None:
+            return self.direct(texts, task)
+        # Only the default model has no other way than the direct one.
+        model: Any = self._model
+        encode = model.encode_query if task == "query" else model.encode_document
+        with timed("encode"):
+            rows = encode(texts, batch_size=len(texts), show_progress_bar=False)
+        return np.asarray(rows, dtype=np.float32)
+
+    @cached_property
+    def _read_tokens(self) -> TokenRun | None:
+        return token_run(self._model, self.window, self.direct)
+
+    # On first use: copying a large vocabulary takes a second that a search need not wait.
+    @cached_property
+    def _splitter(self) -> PassageSplitter:
+        return _passage_splitter(self._model, self.window, self.name)
+
+
+class CachedEncoder:
+    """An encoder that remembers queries.
+
+    Documents pass it by: one that is unchanged is not encoded again anyway, and a build would
+    drive every query out.
+    """
+
+    def __init__(self, encoder: Encoder, cache: EmbeddingCache) -> None:
+        self._encoder = encoder
+        self._cache = cache
+
+    @property
+    def name(self) -> str:
+        return self._encoder.name
+
+    @property
+    def dimension(self) -> int:
+        return self._encoder.dimension
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32:
+        return self._encoder.encode_documents(texts)
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32:
+        """Return rows (n, dimension); the encoder makes those that the cache lacks."""
+        keys = [Key(self.name, "query", text) for text in texts]
+        cached = self._cache.get(keys)
+        missing = [place for place, row in enumerate(cached) if row is None]
+        if missing:
+            encoded = self._encoder.encode_queries([texts[place] for place in missing])
+            for place, row in zip(missing, encoded, strict=True):
+                cached[place] = row
+                self._cache.put(keys[place], row)
+        rows = np.empty((len(texts), self.dimension), dtype=np.float32)
+        for place, row in enumerate(cached):
+            rows[place] = row
+        return rows
+
+    def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
+        return self._encoder.passages(texts, overlap)
+
+    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        return self._encoder.token_states(texts, task)
+
+    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
+        return self._encoder.unit_tokens(texts, task)
+
+
+def _passage_splitter(
+    model: SentenceTransformer | DefaultModel, window: int, name: str
+) -> PassageSplitter:
+    from tokenizers import Tokenizer
+
+    # A static model holds the tokenizer itself and adds no special tokens; others wrap it.
+    bare = isinstance(model.tokenizer, Tokenizer)
+    tokenizer = model.tokenizer if bare else getattr(model.tokenizer, "backend_tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise EncoderError(
+            f"The encoder {name!r} has no fast tokenizer, which counting tokens needs. "
+            "Use a model with a tokenizer.json."
+        )
+    prompt = model.prompts.get("document") or ""
+    return PassageSplitter(tokenizer, window, prompt=prompt, specials=not bare)
+
+
+def _check(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise InvalidRequest("One text was given where a list of texts is expected; send [text].")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"Text {place} is of type {type(text).__name__}; send a string.", field="text"
+            )
+        if not _is_unicode(text):
+            raise InvalidRequest(
+                f"Text {place} holds half of a surrogate pair, which is no character. "
+                "Send valid Unicode.",
+                field="text",
+            )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _normalised(rows: Float32, name: str) -> Float32:
+    """Rows of length one: (n, d) -> (n, d).
+
+    Again in float32 even where the model normalises, since a length that was divided out in
+    bfloat16 is off by up to 0.002.
+    """
+    if not np.isfinite(rows).all():
+        raise EncoderError(
+            f"The encoder {name!r} gave numbers that are not finite. "
+            "Load it with precision float32, or use another model."
+        )
+    return unit(rows)
+
 
 DEFAULT = "all-MiniLM-L6-v2"
 ALIASES = frozenset({DEFAULT, f"sentence-transformers/{DEFAULT}"})
@@ -113,7 +443,7 @@ def _read_default(folder: Path, precision: Precision) -> SentenceEncoder | None:
     """Load the default model without its library; None where that goes wrong here."""
     import torch
 
-    from attend.encoder.default import DefaultModel
+    from attend.encoder.forward import DefaultModel
 
     model = DefaultModel(folder)
     number_format = choose_precision(precision, "cpu", has_products=True)

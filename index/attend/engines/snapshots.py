@@ -41,8 +41,8 @@ from attend.keys import (
     Segment,
     Snapshot,
 )
-from attend.keys.choose import QUERIES
-from attend.keys.published import unchecked
+from attend.keys.files import unchecked
+from attend.keys.vectors import QUERIES
 from attend.projection import RAW_KEYS, identity
 from attend.store import ROLES, Role, State, Store, TooFarBehind, compile_filter
 

@@ -14,7 +14,7 @@ from attend.api import learning as api
 from attend.api.base import Reply
 from attend.api.documents import Deleted
 from attend.core.errors import InvalidRequest, UnknownProjection
-from attend.measure.compare import VersionName, compare_judged
+from attend.measure.rankings import VersionName, compare_judged
 from attend.store import CollectionStore, StoredProjection
 from attend.write.feedback import add_feedback
 from attend_service.context import collection_of, context

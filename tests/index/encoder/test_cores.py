@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from attend.core.types import Float32
-from attend.encoder import SentenceEncoder, batching, load
-from attend.encoder.batching import LIMIT, MOST, IdleCores, core_limit
-from attend.encoder.model import Part
+from attend.encoder import SentenceEncoder, load, passages
+from attend.encoder.loading import Part
+from attend.encoder.passages import LIMIT, MOST, IdleCores, core_limit
 
 MINE = len(os.sched_getaffinity(0))
 
@@ -31,14 +31,14 @@ def test_idle_are_those_that_nothing_runs_on(
 ) -> None:
     told = tmp_path / "loadavg"
     told.write_text(f"0.20 0.18 0.12 {running}/80 11206\n")
-    monkeypatch.setattr(batching, "LOAD", str(told))
+    monkeypatch.setattr(passages, "LOAD", str(told))
     assert IdleCores().count() == expected
 
 
 def test_where_the_system_does_not_tell_none_is_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "LOAD", str(tmp_path / "absent"))
+    monkeypatch.setattr(passages, "LOAD", str(tmp_path / "absent"))
     assert IdleCores().count() == 0
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from attend.core.errors import EncoderError, InvalidRequest
 from attend.core.types import Float32
 from attend.encoder import DEFAULT, SentenceEncoder, load, loading
-from attend.encoder.batching import TOKENS_PER_BATCH, batches, distinct
 from attend.encoder.loading import ALIASES, DEFAULT_SHA256, check_weights, find
+from attend.encoder.passages import TOKENS_PER_BATCH, batches, distinct
 from tests.places import ROOT
 
 WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]

@@ -20,7 +20,7 @@ from attend.core.deadline import until
 from attend.core.errors import OverTime
 from attend.core.types import Float32
 from attend.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
-from attend.encoder.cache import Key
+from attend.encoder.tokens import Key
 from tests.places import ROOT
 
 LIMIT = 30.0

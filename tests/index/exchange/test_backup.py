@@ -452,7 +452,7 @@ def test_an_index_that_the_disk_does_not_take_fails_no_restore(data, tmp_path, m
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("attend.keys.published.write_keys", full)
+    monkeypatch.setattr("attend.keys.files.write_keys", full)
     command = ["import", "--data", str(tmp_path / "other"), "--snapshot", str(target)]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attend.core.arrays import KeyTable
 from attend.keys import Delta, Segment, Snapshot
-from attend.keys import nearest as nearest_module
+from attend.keys import snapshot as snapshot_module
 from attend.keys import vectors as vectors_module
 from attend.keys.segment import BLOCK_KEYS
 from attend.keys.vectors import FlatVectors
@@ -95,7 +95,7 @@ def test_the_attended_documents_are_always_among_the_candidates(case, attend, fi
     with pytest.MonkeyPatch.context() as patch:
         if fetched:  # and scanned only where that found too few
             fetch_always(patch)
-            patch.setattr(nearest_module, "EXTRA", 0)
+            patch.setattr(snapshot_module, "EXTRA", 0)
         check_candidates(case, attend, filtered)
 
 
@@ -206,7 +206,7 @@ def test_of_equal_documents_the_first_are_found(monkeypatch, fetched):
     """One question taught for 60 documents: whichever way they are found, they are the same."""
     if fetched:
         fetch_always(monkeypatch)
-    monkeypatch.setattr(nearest_module, "EXTRA", 0)
+    monkeypatch.setattr(snapshot_module, "EXTRA", 0)
     of = np.repeat(np.random.default_rng(2).permutation(200), 1 + np.arange(200) % 2)
     keys = np.random.default_rng(3).normal(size=(len(of), 6)).astype(np.float32)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
@@ -226,7 +226,7 @@ def test_a_document_of_many_near_keys_does_not_hide_the_others(monkeypatch, fetc
     """A fetch meets one document only, for one of three queries; that one alone is scanned."""
     if fetched:
         fetch_always(monkeypatch)
-    monkeypatch.setattr(nearest_module, "EXTRA", 0)
+    monkeypatch.setattr(snapshot_module, "EXTRA", 0)
     keys = np.concatenate([np.full((500, 2), 9.0), np.eye(2), -np.eye(2)]).astype(np.float32)
     of = np.array([1] * 500 + [2, 3, 4, 5])
     vectors = Counted(keys)
@@ -255,7 +255,7 @@ def test_no_more_documents_are_candidates_than_were_asked_for(monkeypatch, fetch
     for query, found in zip(queries, snapshot.search(queries, None, 50).rows, strict=True):
         products = (keys.astype(float) @ query[0]).reshape(documents, each).max(axis=1)
         assert set(np.argsort(-products)[:50]) <= set(found.tolist())
-        assert len(found) == 50 + nearest_module.EXTRA
+        assert len(found) == 50 + snapshot_module.EXTRA
     # In blocks of queries, and never again for more.
     assert [count for count, _ in vectors.asked] == ([64, 36] if fetched else [])
 

@@ -19,8 +19,7 @@ from attend.collection.verify import verify
 from attend.core.arrays import KeyTable
 from attend.core.errors import Damaged, ManifestMismatch
 from attend.engines import snapshots as views_module
-from attend.keys import IndexOrigin, Progress, PublishedIndexes
-from attend.keys import published as published_module
+from attend.keys import IndexOrigin, Progress, PublishedIndexes, files
 from tests.index.helpers import (
     no_encoder,
     published,
@@ -213,7 +212,7 @@ def after_damage(folder: Path) -> tuple[list[tuple[str, float]], str | None]:
 
 @pytest.mark.parametrize("checked", ["when opened", "behind"])
 def test_no_damage_of_any_file_changes_an_answer(quantised, tmp_path, monkeypatch, checked):
-    monkeypatch.setattr(published_module, "CHECKED_BYTES", 1 << 26 if checked != "behind" else 0)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 1 << 26 if checked != "behind" else 0)
     data = vector_data(quantised)
     expected = best(data.collection())
     data.close()
@@ -284,7 +283,7 @@ def overwritten(folder: Path, rows: dict[int, np.ndarray]) -> None:
 
 
 def test_no_score_beyond_what_a_key_can_have_is_ever_given_out(folder, monkeypatch, caplog):
-    monkeypatch.setattr(published_module, "CHECKED_BYTES", 0)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 0)
     monkeypatch.setattr(PublishedIndexes, "check_mapped", lambda *_: None)  # not so soon
     expected = ranking(reopened(folder))
     overwritten(folder, {3: QUERY * 1e3, 8: QUERY * np.nan, 50: -QUERY * 1e30})
@@ -305,7 +304,7 @@ def test_a_folder_that_cannot_be_written_to_is_answered_from_the_database(folder
     expected = ranking(reopened(folder))
     overwritten(folder, {3: QUERY, 8: -QUERY})
     path = place(folder, "vectors.npy")
-    monkeypatch.setattr(published_module, "CHECKED_BYTES", 0)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 0)
     data = Data(folder, load_encoder=no_encoder, read_only=True)
     collection = data.collection()
     collection.search(QUERY)
@@ -322,7 +321,7 @@ def test_two_processes_that_find_the_same_damage_both_answer_right(folder, monke
     """The second may find the index of the first in its place, under the same number."""
     expected = ranking(reopened(folder))
     overwritten(folder, {3: QUERY, 8: -QUERY})
-    monkeypatch.setattr(published_module, "CHECKED_BYTES", 0)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 0)
     monkeypatch.setattr(views_module, "MERGE_KEYS", 40)
     checking = threading.Event()
     check = PublishedIndexes.check_mapped

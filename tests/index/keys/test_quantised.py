@@ -20,8 +20,9 @@ from attend.collection.verify import verify
 from attend.core.arrays import KeyTable
 from attend.core.errors import Damaged
 from attend.core.types import Document
-from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, choose
-from attend.keys.quantised import QuantisedVectors
+from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
+from attend.keys import vectors as vectors_module
+from attend.keys.vectors import FETCHED, QuantisedVectors
 from attend.store import NewExample, Question
 from tests import warm
 from tests.index.helpers import published, vector_data
@@ -128,10 +129,10 @@ def test_what_cannot_be_promised_stays_exact(tmp_path):
 
 
 def test_a_slow_exact_search_is_what_makes_the_difference(tmp_path, vectors, monkeypatch):
-    monkeypatch.setattr(choose, "FEW_KEYS", 0)
-    monkeypatch.setattr(choose, "exact_seconds", lambda keys: 0.011)
+    monkeypatch.setattr(vectors_module, "FEW_KEYS", 0)
+    monkeypatch.setattr(vectors_module, "exact_seconds", lambda keys: 0.011)
     assert write(tmp_path / "slow", vectors, IndexTarget())["type"].startswith("IVF256")
-    monkeypatch.setattr(choose, "exact_seconds", lambda keys: 0.0042)
+    monkeypatch.setattr(vectors_module, "exact_seconds", lambda keys: 0.0042)
     assert write(tmp_path / "fast", vectors, IndexTarget())["why"] == "an exact search takes 4.2 ms"
 
 
@@ -143,7 +144,7 @@ def test_what_is_promised_is_found(made, vectors, queries, recall):
     asked = made.target if recall is None else recall
     promised = made.promises(recall)
     assert promised in (asked, 1.0)
-    found = made.search(queries, choose.FETCHED, None, recall).positions
+    found = made.search(queries, FETCHED, None, recall).positions
     assert found_share(found, truth(queries, vectors)) >= promised - SHORT
 
 
@@ -165,7 +166,7 @@ def test_a_mask_keeps_the_recall(made, vectors, queries, share, kind):
     allowed = np.zeros(KEYS, dtype=bool)
     allowed[np.argsort(-score)[: int(KEYS * share)]] = True
     asked = queries if kind == "anywhere" else vectors[:1] + 0.3 * queries
-    found = made.search(asked, choose.FETCHED, allowed).positions
+    found = made.search(asked, FETCHED, allowed).positions
     assert allowed[found[found >= 0]].all()
     assert found_share(found, truth(asked, vectors, allowed)) >= made.promises(None) - SHORT
 
@@ -194,7 +195,7 @@ def test_any_width_is_quantised(tmp_path, width):
     wanted = IndexTarget(recall=0.5, exact_below=1)
     manifest = folder.publish([KeyTable.of_keys(keys, ids, ids)], 1, 0, KNOWN.append, wanted)
     segment, _ = folder.load(lambda: Progress(1, 0, KNOWN))
-    found = segment.vectors.search(keys[:50], choose.FETCHED, None).positions
+    found = segment.vectors.search(keys[:50], FETCHED, None).positions
     assert found_share(found, truth(keys[:50], keys)) >= manifest.index["recall"] - SHORT
 
 
@@ -367,7 +368,7 @@ def test_a_damaged_quantised_index_is_built_again(
 def test_large_files_are_checked_by_verify_and_their_size_at_once(
     tmp_path, written, monkeypatch, caplog
 ):
-    from attend.keys import published as module
+    from attend.keys import files as module
 
     monkeypatch.setattr(module, "CHECKED_BYTES", 1000)
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
@@ -386,7 +387,7 @@ def test_large_files_are_checked_by_verify_and_their_size_at_once(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from attend.keys import choose
+from attend.keys import vectors
 from tests.index.keys import test_quantised as tests
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -400,11 +401,11 @@ tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.IndexTarget(exact_bel
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("attend.keys.quantised", "train"),
-        ("attend.keys.quantised", "write"),
+        ("attend.keys.vectors", "train_lists"),
+        ("attend.keys.vectors", "write_codes"),
         ("faiss", "write_index"),
-        ("attend.keys.choose", "tune"),
-        ("attend.keys.published", "checksum"),
+        ("attend.keys.vectors", "tune"),
+        ("attend.keys.files", "checksum"),
         ("os", "replace"),
     ],
 )
@@ -430,8 +431,8 @@ def resident():
     return {f: sum(int(l.split()[1]) for m in lines if f in m for l in m.split("\\n")
                    if l.startswith("Rss:")) for f in ("vectors.npy", "codes.faiss")}
 tests.KNOWN.extend(json.loads(sys.argv[2]))
-from attend.keys import published
-published.CHECKED_BYTES = 1000
+from attend.keys import files
+files.CHECKED_BYTES = 1000
 opened = tests.load(Path(sys.argv[1]))
 before = resident()
 opened.search(tests.grown(3, 1), 10, None)

@@ -17,9 +17,15 @@ from attend.cli import main
 from attend.cli.evaluate import as_text
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest, SourceError, UnknownProjection
-from attend.measure.compare import compare, compare_rankings
 from attend.measure.plots import gain_histogram, reliability_diagram
-from attend.measure.rankings import MEASURES, RankedQueries, Ranking, evaluate
+from attend.measure.rankings import (
+    MEASURES,
+    RankedQueries,
+    Ranking,
+    compare,
+    compare_rankings,
+    evaluate,
+)
 from attend.measure.statistics import (
     LEVEL,
     count_gains,

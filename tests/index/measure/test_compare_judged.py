@@ -11,8 +11,8 @@ from attend import Collection, Data
 from attend.api.base import parse
 from attend.api.feedback import FeedbackItem
 from attend.core.errors import InvalidRequest, UnknownProjection
-from attend.measure import compare as comparing
-from attend.measure.compare import compare, compare_judged
+from attend.measure import rankings as comparing
+from attend.measure.rankings import compare, compare_judged
 from attend.projection import given
 from attend.write.feedback import add_feedback
 

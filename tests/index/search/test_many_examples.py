@@ -13,7 +13,7 @@ from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.collection.data import Data
 from attend.core.settings import Tuning
-from attend.keys import nearest, segment, vectors
+from attend.keys import segment, snapshot, vectors
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.attend import AttentionOptions, attend
@@ -147,7 +147,7 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
     monkeypatch.setattr(attending, "_logits", counted)
     batch(crowd, len(crowd.queries))
     assert len(read) == len(crowd.queries)
-    assert 15 * (EACH + 1) <= max(read) <= (15 + nearest.EXTRA) * (EACH + 1)
+    assert 15 * (EACH + 1) <= max(read) <= (15 + snapshot.EXTRA) * (EACH + 1)
 
 
 @pytest.mark.parametrize("pool", ["max", "sum"])
@@ -155,12 +155,12 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
 def test_a_batch_holds_little_more_than_a_query(crowd, monkeypatch, way, pool):
     """What grows with the batch is the result: 15 documents of some numbers each."""
     monkeypatch.setattr(attending, "MAX_SCORES", 64_000)
-    monkeypatch.setattr(nearest, "SCANNED", 64_000)
+    monkeypatch.setattr(snapshot, "SCANNED", 64_000)
     monkeypatch.setattr(segment, "BLOCK_KEYS", 1000)
     if way == "fetch":
         monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
         fetch_always(monkeypatch)
-        monkeypatch.setattr(nearest, "FETCHED", 64_000)
+        monkeypatch.setattr(snapshot, "FETCHED", 64_000)
 
     def peak(count: int) -> int:
         tracemalloc.start()

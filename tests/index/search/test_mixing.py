@@ -10,7 +10,7 @@ from scipy.special import log_softmax, logsumexp
 
 from attend.collection.versions import CENTRED_SCALE
 from attend.core.types import Document
-from attend.keys.quantised import QuantisedVectors
+from attend.keys.vectors import QuantisedVectors
 from attend.search import attend as attending
 from attend.search.attend import AttentionOptions
 from attend.search.queries import Queries

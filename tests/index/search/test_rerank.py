@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from attend.core.errors import InvalidRequest
-from attend.encoder.cache import EmbeddingCache
-from attend.encoder.tokens import TokenStates, UnitTokens
+from attend.encoder.tokens import EmbeddingCache, TokenStates, UnitTokens
 from attend.search.tokens import SHARE
 from tests.index.helpers import vector_data
 from tests.index.search.test_tokens import WIDTH, activate, token_rows
