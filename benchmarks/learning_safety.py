@@ -16,6 +16,7 @@ from attend.api.answers import Answer
 from attend.core.types import Bool, Float64
 from attend.learning import selection
 from attend.learning.calibration import ERROR_RATE, SHARES
+from attend.learning.task import significance_of
 from attend.measure.statistics import calibration_error, mean_interval
 
 MANY = 300
@@ -128,9 +129,7 @@ def promoted_by_chance(loss: float, questions: int, random: np.random.Generator)
         "random": outcome(0.1),
         "new": outcome(-loss),
     }
-    criteria = selection.compare_splits(
-        outcomes, share_seen=0.5, significance=selection.significance_of(1)
-    )
+    criteria = selection.compare_splits(outcomes, share_seen=0.5, significance=significance_of(1))
     return selection.decide(criteria, measure="ndcg@10", units="questions").promote
 
 

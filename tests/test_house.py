@@ -37,7 +37,25 @@ GOALS = {
 }
 """Lines of code of each room that it is to have at most."""
 
-TODAY: dict[str, int] = {}
+TODAY: dict[str, int] = {
+    "attend/api": 1587,
+    "attend/cli": 1587,
+    "attend/collection": 986,
+    "attend/core": 751,
+    "attend/encoder": 981,
+    "attend/engines": 785,
+    "attend/exchange": 842,
+    "attend/keys": 1107,
+    "attend/learning": 4218,
+    "attend/measure": 949,
+    "attend/recommend": 1077,
+    "attend/search": 2291,
+    "attend/source": 1697,
+    "attend/store": 3343,
+    "attend/values": 542,
+    "attend/write": 1504,
+    "attend_milvus": 2115,
+}
 """Lines of rooms that are above their goal; they only fall."""
 
 
@@ -65,7 +83,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 164), ("carriers", 200), ("helpers", 462), ("vague", 10)]
+    ("measure", "most"), [("files", 156), ("carriers", 197), ("helpers", 461), ("vague", 10)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""

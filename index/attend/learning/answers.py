@@ -19,14 +19,6 @@ from attend.collection.stored import StoredCollection
 from attend.core.arrays import unit
 from attend.core.errors import InvalidRequest
 from attend.core.types import Float32, Float64, Floats, Int64, Json
-from attend.learning import (
-    FEWEST_QUESTIONS,
-    NewVersion,
-    NothingToLearn,
-    Task,
-    Trained,
-    objective_of,
-)
 from attend.learning.answer_model import (
     RECIPE,
     Answers,
@@ -55,6 +47,14 @@ from attend.learning.data import (
 )
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.selection import Criterion, cross_validate, decide, sampled, select_nested
+from attend.learning.task import (
+    FEWEST_QUESTIONS,
+    NewVersion,
+    NothingToLearn,
+    Task,
+    Trained,
+    objective_of,
+)
 from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
 from attend.store import CollectionStore, StoredDocument
 from attend.values import ValueType, infer

@@ -20,7 +20,7 @@ from attend.core.arrays import KeyTable, locate, top_mask, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import Bool, Float32, Float64, Floats, Int64
-from attend.learning import Task, objective_of
+from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import AttentionOptions, plan_of
 from attend.store import StoredProjection

@@ -21,14 +21,6 @@ from attend.collection.stored import StoredCollection
 from attend.core.arrays import locate
 from attend.core.settings import Tuning
 from attend.core.types import Bool, Float64, Floats, Int64, Json
-from attend.learning import (
-    FEWEST_QUESTIONS,
-    NewVersion,
-    NothingToLearn,
-    Task,
-    Trained,
-    objective_of,
-)
 from attend.learning.data import (
     BLOCK,
     MOST_DOCUMENTS,
@@ -64,6 +56,14 @@ from attend.learning.selection import (
     nested_outcomes,
     sampled,
     weights,
+)
+from attend.learning.task import (
+    FEWEST_QUESTIONS,
+    NewVersion,
+    NothingToLearn,
+    Task,
+    Trained,
+    objective_of,
 )
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.recommend.weights import JOINT, ItemWeights

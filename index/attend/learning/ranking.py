@@ -17,16 +17,6 @@ from attend.collection.versions import Version
 from attend.core.arrays import KeyTable
 from attend.core.settings import UNTRAINED_MEMORY
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.learning import (
-    FEWEST_QUESTIONS,
-    NewVersion,
-    NothingToLearn,
-    Progress,
-    PromotionVerdict,
-    Task,
-    Trained,
-    objective_of,
-)
 from attend.learning.calibration import Calibration, RankingScores
 from attend.learning.data import (
     Memory,
@@ -65,6 +55,16 @@ from attend.learning.selection import (
     decide,
     nested_outcomes,
     weights,
+)
+from attend.learning.task import (
+    FEWEST_QUESTIONS,
+    NewVersion,
+    NothingToLearn,
+    Progress,
+    PromotionVerdict,
+    Task,
+    Trained,
+    objective_of,
 )
 from attend.search.queries import FeedbackMemory
 

@@ -12,7 +12,11 @@ import numpy as np
 from attend.collection.stored import StoredCollection
 from attend.core.settings import Tuning
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.learning import (
+from attend.learning.data import Ratings
+from attend.learning.fit import Watch, minimise, run_parallel
+from attend.learning.rating_net import RECIPES, Baseline, Shape, fit_ratings
+from attend.learning.selection import SPLITS, TOLERANCE, Criterion, Split, decide
+from attend.learning.task import (
     FEWEST_QUESTIONS,
     SIGNIFICANCE,
     NewVersion,
@@ -21,10 +25,6 @@ from attend.learning import (
     Task,
     Trained,
 )
-from attend.learning.data import Ratings
-from attend.learning.fit import Watch, minimise, run_parallel
-from attend.learning.rating_net import RECIPES, Baseline, Shape, fit_ratings
-from attend.learning.selection import SPLITS, TOLERANCE, Criterion, Split, decide
 from attend.recommend.predict import TERMS
 from attend.recommend.ratings import (
     BOUND,

@@ -28,8 +28,8 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from attend.core.types import Float64, Int64
-from attend.learning import SIGNIFICANCE, PromotionVerdict
 from attend.learning.fit import Watch, run_parallel
+from attend.learning.task import SIGNIFICANCE, PromotionVerdict
 from attend.measure.statistics import (
     LEVEL,
     Interval,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attend.core.errors import EncoderError, InvalidRequest
-from attend.encoder.passages import CHARACTERS_PER_TOKEN, Passage, PassageSplitter
+from attend.encoder.passages import MOST_CHARACTERS, Passage, PassageSplitter
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -138,7 +138,7 @@ def test_one_huge_word_is_split_though_it_is_one_token(splitter: PassageSplitter
     word = "x" * 100_000
     assert splitter.count([word]).tolist() == [3]
     (passages,) = splitter.split([f"before {word} after"])
-    longest = splitter.room * CHARACTERS_PER_TOKEN
+    longest = splitter.room * MOST_CHARACTERS
     assert uncovered(f"before {word} after", passages) == ""
     assert len(passages) >= 100_000 // longest
     assert max(end - start for start, end in passages) <= longest

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attend.learning import SIGNIFICANCE, PromotionVerdict, significance_of
 from attend.learning.ranking import UNMEASURED
 from attend.learning.selection import (
     LEAST_GAIN,
@@ -20,6 +19,7 @@ from attend.learning.selection import (
     mixed,
 )
 from attend.learning.selection import decide as decide_all
+from attend.learning.task import SIGNIFICANCE, PromotionVerdict, significance_of
 
 
 def decide(views, share: float, measure: str, groups=None, **test) -> PromotionVerdict:

@@ -25,11 +25,12 @@ from attend.collection.data import Data
 from attend.collection.versions import Version
 from attend.core.errors import Conflict, InvalidRequest
 from attend.core.settings import Tuning
-from attend.learning import Cancelled, PromotionVerdict, ranking, significance_of, train
+from attend.learning import Cancelled, ranking, train
 from attend.learning.data import answerable, memory_of, scale_now, start_of
 from attend.learning.fit import run_parallel, unlearned
 from attend.learning.ranking import MEASURE, RankingChoice
 from attend.learning.ranking_model import RECIPE, find_candidates, fit_ranking, read_questions
+from attend.learning.task import PromotionVerdict, significance_of
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
 from attend.write.feedback import add_feedback
