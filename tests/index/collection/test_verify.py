@@ -166,6 +166,10 @@ HOPELESS = {
         "settings",
         "UPDATE settings SET value = '{}' WHERE name = 'change'",
     ),
+    "a setting below zero": (
+        "settings",
+        "UPDATE settings SET value = '-1' WHERE name = 'change'",
+    ),
     "other matrices": ("projections", "UPDATE projections SET fingerprint = 'x'"),
     "no matrices": ("projections", "UPDATE projections SET weights = x'00'"),
     "a table of its own": ("schema", "CREATE TABLE extra (x)"),

@@ -250,3 +250,13 @@ def test_an_explanation_tells_the_rank_before_words(world):
     for hit in everything:
         total = hit.explanation["dense"] + hit.explanation["lexical"]
         assert total == pytest.approx(hit.score)
+
+
+def test_only_the_facet_that_no_document_has_is_told(tmp_path):
+    collection = vector_data(tmp_path).create(dimension=2)
+    collection.upsert([{"id": "a", "vector": [1, 0], "payload": {"colour": "red"}}])
+    told = collection.search([1, 0], facets=["colour", "nothing"]).hints
+    assert [hint.partition("; ")[0].partition("has ")[2] for hint in told] == [
+        "the field 'nothing' of facets"
+    ]
+    assert collection.search([1, 0], facets=["colour"]).hints is None

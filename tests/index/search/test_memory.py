@@ -136,6 +136,20 @@ def test_an_explanation_takes_the_score_apart(collection: Collection) -> None:
     assert any(abs(hit.explanation["memory"]) > 0.1 for hit in answer.hits if hit.explanation)
 
 
+def test_each_of_a_batch_is_told_what_moved_it_alone(collection: Collection) -> None:
+    collection.teach(feedback())
+    rng = np.random.default_rng(12)
+    queries = [rng.normal(size=WIDTH).tolist() for _ in range(3)]
+    many = collection.search_many([{"query": query, "explain": True} for query in queries])
+    for query, answer in zip(queries, many, strict=True):
+        told, alone = answer.memory, collection.search(query, explain=True).memory
+        assert told is not None
+        assert alone is not None
+        assert [share.documents for share in told] == [share.documents for share in alone]
+        shares = [share.share for share in alone]
+        assert [share.share for share in told] == pytest.approx(shares, abs=1e-5)
+
+
 def test_a_repeated_question_leads_to_its_answer(collection: Collection) -> None:
     query = unit(np.random.default_rng(11).normal(size=WIDTH)).tolist()
     ranks = list(scores(collection, query))

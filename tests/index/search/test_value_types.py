@@ -35,6 +35,12 @@ def test_other_values_in_the_place_of_mixed_ones(collection):
     assert answer_type(collection) == "number"
 
 
+def test_the_first_answer_has_the_type_of_all_values_and_not_of_those_it_blends(collection):
+    write(collection, ["red", 1, {"a": 2}, True, None, 3])
+    first = collection.search([1, 0], mode="soft", attend=1).answer
+    assert (first["type"], first["value"]) == ("mixed", "red")
+
+
 def test_other_values_in_the_place_of_one_kind(collection):
     write(collection, [1.0] * COUNT)
     assert answer_type(collection) == "number"
