@@ -17,6 +17,7 @@ import pytest
 import attend
 from tests.places import ROOT
 
+NAMES = ("attend", "attend_milvus", "attend_service")
 LIMIT = 300
 """Seconds that a command may take on a busy machine."""
 
@@ -82,16 +83,16 @@ def run(*command: object, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_wheel_holds_the_two_packages_and_all_their_files(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_and_all_their_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     folders = {name.split("/")[0] for name in names}
     described = f"attend_retrieval-{attend.__version__}.dist-info"
-    assert folders == {"attend", "attend_service", described}
+    assert folders == {*NAMES, described}
     files = [
         path.relative_to(top).as_posix()
         for top in (ROOT / "index", ROOT / "service")
-        for package in ("attend", "attend_service")
+        for package in NAMES
         for path in (top / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     ]
@@ -104,8 +105,7 @@ def test_the_wheel_holds_the_two_packages_and_all_their_files(wheel: Path) -> No
 def test_nothing_else_is_installed(environment: Path) -> None:
     names = {path.name for path in packages(environment).iterdir()}
     assert names == {
-        "attend",
-        "attend_service",
+        *NAMES,
         f"attend_retrieval-{attend.__version__}.dist-info",
         "dependencies.pth",
     }

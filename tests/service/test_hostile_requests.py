@@ -59,6 +59,14 @@ def server(library: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def patient(library: Path) -> Iterator[Server]:
+    """A server with the usual deadline, for what is refused and must not be late."""
+    with running(library) as server:
+        wait_until_ready(server)
+        yield server
+
+
 def send(server: Server, path: str, body: bytes, headers: str = "") -> tuple[int, Any]:
     """Send a body that may be no JSON; return the status and the problem."""
     head = (
@@ -133,16 +141,16 @@ def test_no_body_is_kept_for_a_key_that_is_refused(library: Path, tmp_path: Path
     ],
     ids=["hits", "masks", "conditions", "embeddings", "ids", "blends"],
 )
-def test_a_batch_is_bounded_as_a_whole(server: Server, search: Any, limit: int) -> None:
-    status, problem = server.request("POST", BATCH, {"searches": [search(n) for n in range(101)]})
+def test_a_batch_is_bounded_as_a_whole(patient: Server, search: Any, limit: int) -> None:
+    status, problem = patient.request("POST", BATCH, {"searches": [search(n) for n in range(101)]})
     assert status == 422
     assert f"at most {limit:,} are taken" in problem["detail"]
 
 
-def test_one_filter_for_a_whole_batch_counts_once(server: Server) -> None:
+def test_one_filter_for_a_whole_batch_counts_once(patient: Server) -> None:
     conditions = [{"@id": str(n)} for n in range(MAX_BATCH_CONDITIONS // 64 + 1)]
     search = {**QUERY, "k": 1, "filter": {"$or": conditions}}
-    status, answer = server.request("POST", BATCH, {"searches": [search] * 64})
+    status, answer = patient.request("POST", BATCH, {"searches": [search] * 64})
     assert (status, len(answer["answers"])) == (200, 64)
 
 
