@@ -12,7 +12,7 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -483,8 +483,22 @@ TEXT_READERS: dict[str, type[TextFile]] = {
     ".csv": Delimited,
     ".tsv": TabDelimited,
 }
-TABLES = frozenset({*TEXT_READERS, ".parquet", ".mbox", ".db", ".sqlite", ".sqlite3"})
-"""Endings of files that are sources of their own."""
+
+
+def _stored_table(path: Path, table: str = "") -> Source:
+    # Here: pyarrow takes long to import, and few sources need it.
+    from attend.source.tables import ParquetFile, SqliteTable
+
+    return ParquetFile(path) if path.suffix.lower() == ".parquet" else SqliteTable(path, table)
+
+
+READERS: dict[str, Callable[[Path], Source]] = {
+    ".mbox": Mailbox,
+    **dict.fromkeys((".parquet", ".db", ".sqlite", ".sqlite3"), _stored_table),
+}
+"""By ending: what reads a file that is no text and a source of its own."""
+
+TABLES = frozenset({*TEXT_READERS, *READERS})
 
 
 class BeirCorpus(JsonLinesFile):
@@ -546,13 +560,6 @@ def open_source(spec: str | Path | object, format: TableFormat = DETECTED) -> So
     raise SourceError(f"There is no file or folder {spec!r}. {KINDS}")
 
 
-def _stored_table(path: Path, table: str = "") -> Source:
-    # Here: pyarrow takes long to import, and few sources need it.
-    from attend.source.tables import ParquetFile, SqliteTable
-
-    return ParquetFile(path) if path.suffix.lower() == ".parquet" else SqliteTable(path, table)
-
-
 def _file(path: Path, format: TableFormat) -> Source:
     ending = path.suffix.lower()
     is_table = format.delimiter is not None or not format.header
@@ -565,10 +572,8 @@ def _file(path: Path, format: TableFormat) -> Source:
                 f"and --no-header out."
             )
         return text_reader(path, format=format)
-    if ending == ".mbox":
-        return Mailbox(path)
-    if ending in TABLES:
-        return _stored_table(path)
+    if (reader := READERS.get(ending)) is not None:
+        return reader(path)
     if ending in DOCUMENT_SUFFIXES:
         return TextFolder(path, format)
     kind = f"files ending in {path.suffix}" if path.suffix else "files without an extension"
