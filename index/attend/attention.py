@@ -255,7 +255,11 @@ def _pairwise(queries: Floats, keys: Floats, pair: Callable[[Floats, Floats], Fl
     return out
 
 
-SCORERS: Mapping[str, Scorer] = {"dot": dot, "cosine": cosine, "laplace": laplace}
+SCORERS: Mapping[str, Scorer] = {
+    "dot": dot,
+    "cosine": cosine,
+    "laplace": laplace,
+}
 
 
 # -- softmax --------------------------------------------------------------------------------
