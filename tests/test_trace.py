@@ -123,11 +123,11 @@ def _traced(request: Callable[[], Any]) -> Route:
 
 def test_the_path_of_a_text_search_is_short(client: Any) -> None:
     path = traced(lambda: client.post(SEARCH, json=PLAIN))
-    assert path.calls <= 186
-    assert path.functions <= 143
-    assert path.files <= 41
-    assert path.changes <= 54
-    assert path.depth <= 15
+    assert path.calls <= 166
+    assert path.functions <= 128
+    assert path.files <= 34
+    assert path.changes <= 42
+    assert path.depth <= 14
 
 
 def test_filter_words_and_explanation_add_few_calls(client: Any) -> None:
