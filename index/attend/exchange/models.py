@@ -28,11 +28,7 @@ from attend.keys.files import scratch_beside, sync_file, sync_folder, write_sync
 from attend.projection import Projection
 from attend.store import StoredVersion
 
-SIMILARITY = {
-    "dot": "dot",
-    "cosine": "cosine",
-    "laplace": "manhattan",
-}
+SIMILARITY = {"dot": "dot", "cosine": "cosine", "laplace": "manhattan"}
 """Our scorers by the library's names; its manhattan is minus the distance, as our laplace is."""
 
 WEIGHTS = "model.safetensors"

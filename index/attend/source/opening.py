@@ -545,13 +545,11 @@ def open_source(spec: str | Path | object, format: TableFormat = DETECTED) -> So
         return ArrowStream(spec)
     if spec == "-":
         return StandardInput()
-    spec = str(spec)
-    path = Path(spec)
+    path = Path(spec := str(spec))
     if spec and path.is_dir():
-        name = path.resolve().name
         corpus = path / BEIR_CORPUS
         if corpus.is_file():
-            return BeirCorpus(corpus, f"{name}/{BEIR_CORPUS}", format)
+            return BeirCorpus(corpus, f"{path.resolve().name}/{BEIR_CORPUS}", format)
         return TextFolder(path, format)
     if spec and path.exists():
         return _file(path, format)
