@@ -24,7 +24,7 @@ from attend_service.server import end_process
 from attend_service.settings import MEBIBYTE, ServerSettings
 from attend_service.wsgi import limit_sending
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds that anything here may take on a busy machine."""
 
 THREADS, QUEUE = 2, 3
