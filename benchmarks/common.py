@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attend.measure.statistics import Interval
-
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
 
 sys.path[:0] = [str(ROOT), str(ROOT / "index"), str(ROOT / "service")]
+
+from attend.measure.statistics import Interval  # noqa: E402  # found by the path above
 
 
 def parser(description: str, **options: Any) -> argparse.ArgumentParser:

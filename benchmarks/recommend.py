@@ -612,7 +612,7 @@ def beside(bench: Bench) -> Iterator[Row]:
 
 
 def films(bench: Bench) -> Iterator[Row]:
-    """Films with titles and genres (see py), beside those that take as much."""
+    """Films with titles and genres, beside those that take as much."""
     world = CHOOSING if bench.rehearse else JUDGING
     given = films_of(list(bench.books.titles.values()), world, bench.quick)
     collection = collection_of(bench.data, "films", given)
