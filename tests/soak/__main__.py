@@ -1,4 +1,6 @@
-"""`python -m tests.soak --minutes 10 --kills 200`, and `python -m tests.soak --faults`"""
+"""`python -m tests.soak --minutes 10 --kills 200`, `python -m tests.soak --faults`, and beside them
+`python -m tests.soak.heaviest`: the heaviest request of each route, 30 at once.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attend.core.errors import InvalidRequest
 from attend.store import compile_filter, selection
-from attend.store.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_LISTED
+from attend.store.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_LISTED, by_value
 from tests.index.helpers import entry, fresh_store, index_faults, index_fields
 
 NAMES = ["a", "b", "é", "it's", "back\\slash", "tab\t", "a b", "😀"]
@@ -259,3 +259,23 @@ def test_text_in_a_filter_is_never_sql(store):
         assert matching(store, {"x" + text.replace(".", ""): {"exists": True}}) == []
         assert matching(store, {"@id": text}) == []
     assert store.counts()[0] == len(attacks)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"stars": 5}, {"@value": 5}),
+        (
+            {"stars": {"gte": 4}, "genre": "sea"},
+            {"$and": [{"genre": "sea"}, {"@value": {"gte": 4}}]},
+        ),
+        ({"$or": [{"stars": 5}, {"genre": "sea"}]}, {"$or": [{"@value": 5}, {"genre": "sea"}]}),
+        ({"$not": {"stars": None}}, {"$not": {"@value": None}}),
+        ({"$and": [{"$not": {"stars": 1}}]}, {"$and": [{"$not": {"@value": 1}}]}),
+        ({"stars": {"match": "five"}}, {"stars": {"match": "five"}}),  # words of a text
+        ({"genre": {"stars": 5}}, {"genre": {"stars": 5}}),  # no name of a column, but an operand
+    ],
+)
+def test_the_name_of_the_values_column_stands_for_the_value_however_deep(given, expected):
+    assert by_value(given, "stars") == expected
+    assert by_value(given, None) == given

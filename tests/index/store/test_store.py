@@ -438,6 +438,13 @@ def test_a_write_waits_no_longer_than_its_deadline(store):
     other.close()
 
 
+def test_what_reads_cannot_write(store):
+    store.write([entry("a")])
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        store.connections.reader().execute("DELETE FROM documents")
+    assert store.counts()[0] == 1
+
+
 def test_an_error_of_the_disk_says_that_nothing_was_stored(store, tmp_path):
     writer = store.connections._writer
     writer.execute("PRAGMA query_only = ON")

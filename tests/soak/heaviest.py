@@ -1,6 +1,6 @@
 """The heaviest legal request of each route: 30 at once, their memory and their time.
 
-    python benchmarks/heaviest.py [--quick] [--json] [--only NAME,…] [--folder DATA] [--texts]
+    python -m tests.soak.heaviest [--quick] [--json] [--only NAME,…] [--folder DATA] [--texts]
 
 The routes and their limits are those of the OpenAPI document. For each, a search changes one
 field of a request after the other, and keeps what makes the answer take more memory or time.
@@ -15,18 +15,14 @@ client goes on with a small search and a health check.
 
 from __future__ import annotations
 
-import argparse
+import http.client
 import json
 import math
-import os
 import random
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,14 +31,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+import click
 import numpy as np
 import psutil
-from common import ROOT, parser, progress
 
 from attend import Data
 from attend_service.routes import all_operations
+from tests.soak.client import Client, Server
+from tests.workers import workers_of
 
 WIDTH = 384
 """Numbers of a vector."""
@@ -486,20 +484,18 @@ def search(
 MEBIBYTE = 2**20
 
 
-class Server(NamedTuple):
+class Target(NamedTuple):
     """A running server, and the process that works."""
 
-    address: str
+    address: tuple[str, int]
     worker: int
-    starter: int
 
-    def send(self, request: Sent, timeout: float = 600) -> tuple[int, float, int]:
+    def send(self, request: Sent, timeout: float = 600) -> tuple[int, float]:
         """Send a request on a connection of its own, and read its answer to the end.
 
-        Returns: the status, the seconds from the last byte of the request to the first of the
-            answer, and the bytes of the answer.
+        Returns: the status, and the seconds from the last byte of the request to the first of the
+            answer.
         """
-        place = urlsplit(self.address)
         body = request.body or b""
         head = (
             f"{request.method} {request.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -507,47 +503,26 @@ class Server(NamedTuple):
             + (f"Content-Type: {request.media}\r\n" if request.body is not None else "")
             + "\r\n"
         )
-        with socket.create_connection((place.hostname, place.port), timeout=timeout) as client:
+        with socket.create_connection(self.address, timeout=timeout) as client:
             with suppress(BrokenPipeError, ConnectionResetError):  # refused before its end
                 client.sendall(head.encode() + body)
             begun = time.perf_counter()
-            status, size, seconds = 0, 0, 0.0
-            while part := client.recv(MEBIBYTE):
-                if not size:
-                    seconds, status = time.perf_counter() - begun, int(part[9:12])
-                size += len(part)
-        return status, seconds or time.perf_counter() - begun, size
+            first = client.recv(MEBIBYTE)
+            seconds = time.perf_counter() - begun
+            while client.recv(MEBIBYTE):
+                pass
+        return int(first[9:12] or 0), seconds
 
 
 @contextmanager
-def running(folder: Path, deadline: float) -> Iterator[Server]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "service", "--data", str(folder), "--port", str(port)]
-    more = ["--deadline", str(deadline), "--log-level", "error"]
-    path = os.pathsep.join([str(ROOT / "index"), str(ROOT / "service")])
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen([*command, *more], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
-    try:
-        address = f"http://127.0.0.1:{port}"
-        while not answers(f"{address}/readyz"):
-            time.sleep(0.1)
-        (worker,) = [
-            child.pid
-            for child in processes(process.pid)
-            if any("multiprocessing.spawn" in part for part in child.cmdline())
-        ]
-        yield Server(address, worker, process.pid)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        return bool(urllib.request.urlopen(url, timeout=10).status == 200)
-    except OSError:
-        return False
+def running(folder: Path, deadline: float) -> Iterator[Target]:
+    quiet = ("--log-level", "error")
+    with tempfile.NamedTemporaryFile() as log:
+        server = Server(folder, Path(log.name), "service", "--deadline", str(deadline), *quiet)
+        try:
+            yield Target(server.address, workers_of(server.process)[0])
+        finally:
+            server.stop()
 
 
 def processes(pid: int) -> list[psutil.Process]:
@@ -625,55 +600,54 @@ class Fired(NamedTuple):
     body_bytes: int
 
 
-def main() -> None:
-    options = _options()
-    sizes = QUICK if options.quick else FULL
-    if options.folder is None:
-        with tempfile.TemporaryDirectory() as folder:
-            run(Path(folder), sizes, options)
-    else:
-        run(options.folder, sizes, options)
+@click.command()
+@click.option("--quick", is_flag=True, help="Small collections, and fewer trials.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--only", help="Names of operations, with commas between.")
+@click.option("--deadline", default=60.0, show_default=True, help="Of the server, in seconds.")
+@click.option("--seconds", default=120.0, show_default=True, help="Of the search for a route.")
+@click.option("--texts", is_flag=True, help="Queries are texts, not vectors.")
+@click.option("--folder", type=click.Path(path_type=Path), help="To make data in, or use it again.")
+def main(folder: Path | None, **options: Any) -> None:
+    """Find the heaviest legal request of each route, and send 30 of it at once."""
+    if folder is not None:
+        run(folder, **options)
+        return
+    with tempfile.TemporaryDirectory(prefix="attend-heaviest-") as made:
+        run(Path(made), **options)
 
 
-def _options() -> argparse.Namespace:
-    flags = parser("The heaviest legal request of each route, 30 at once.")
-    flags.add_argument("--only", help="names of operations, with commas between")
-    flags.add_argument("--deadline", type=float, default=60, help="of the server, in seconds")
-    flags.add_argument("--seconds", type=float, default=120, help="of the search for a route")
-    flags.add_argument("--texts", action="store_true", help="queries are texts, not vectors")
-    flags.add_argument("--folder", type=Path, help="a data folder to make, or to use again")
-    return flags.parse_args()
-
-
-def run(folder: Path, sizes: Sizes, options: argparse.Namespace) -> None:
+def run(
+    folder: Path,
+    quick: bool,
+    as_json: bool,
+    only: str | None,
+    deadline: float,
+    seconds: float,
+    texts: bool,
+) -> None:
+    sizes = QUICK if quick else FULL
     if not (folder / "collections").exists():
-        progress("building the collections")
+        click.echo("building the collections", err=True)
         build(folder, sizes)
     figures: dict[str, Any] = {}
     with running(folder, TRIAL_SECONDS) as server:
-        document = json.loads(urllib.request.urlopen(f"{server.address}/openapi.json").read())
-        limits = {each.name: each.body_limit or 64 * MEBIBYTE for each in all_operations()}
-        schemas = document["components"]["schemas"]
-        material = Material(sizes.scratch, schemas, texts=options.texts)
-        chosen = [
-            route
-            for route in routes(document, limits)
-            if options.only is None or route.name in options.only.split(",")
-        ]
-    for route in chosen:
-        heaviest = heaviest_of(folder, route, material, sizes.trials, options.seconds)
-        for draft, cost in heaviest:
-            fired = fire(folder, draft, options.deadline, options.texts)
+        document = Client(server.address).ask("GET", "/openapi.json")
+    limits = {each.name: each.body_limit or 64 * MEBIBYTE for each in all_operations()}
+    material = Material(sizes.scratch, document["components"]["schemas"], texts=texts)
+    for route in routes(document, limits):
+        if only is not None and route.name not in only.split(","):
+            continue
+        for draft, cost in heaviest_of(folder, route, material, sizes.trials, seconds):
+            fired = fire(folder, draft, deadline, texts)
             name = f"{route.method} {route.path}"
-            progress(
-                f"{name}: alone {cost.mebibytes:.0f} MiB, {cost.seconds:.1f} s; at once {fired} "
-                f"of {sorted(draft.fields)} {dict(draft.lengths)}"
-            )
+            told = f"alone {cost.mebibytes:.0f} MiB, {cost.seconds:.1f} s; at once {fired}"
+            click.echo(f"{name}: {told} of {sorted(draft.fields)} {dict(draft.lengths)}", err=True)
             figures.setdefault(name, []).append(
                 {"alone": cost._asdict(), "at_once": fired._asdict(), "lengths": draft.lengths}
             )
-    if options.json:
-        print(json.dumps(figures))
+    if as_json:
+        click.echo(json.dumps(figures))
 
 
 # -- the collections ----------------------------------------------------------------------------
@@ -721,7 +695,7 @@ def fill(data: Data, name: str, count: int, rng: np.random.Generator, texts: boo
 class Trials:
     """Requests one at a time to one server, which is started again where one was killed."""
 
-    def __init__(self, server: Server, texts: bool) -> None:
+    def __init__(self, server: Target, texts: bool) -> None:
         self.server, self.texts = server, texts
         self.numbers = 0
         self.snapshot: bytes | None = None
@@ -751,16 +725,17 @@ class Trials:
         sent, worker = self.request(draft), self.server.worker
         forget_peak(worker)
         before = peak(worker)
-        status, seconds, _ = self.server.send(sent)
+        status, seconds = self.server.send(sent)
         if draft.route.name == "start_training":
             until_idle(worker)  # one at a time is trained of a collection
         return Cost(peak(worker) - before, seconds, status)
 
     def _snapshot(self) -> bytes:
         if self.snapshot is None:
-            url = f"{self.server.address}/v1/collections/saved/snapshot"
-            taken = urllib.request.Request(url, method="POST")
-            self.snapshot = urllib.request.urlopen(taken).read()
+            connection = http.client.HTTPConnection(*self.server.address)
+            connection.request("POST", "/v1/collections/saved/snapshot")
+            self.snapshot = connection.getresponse().read()
+            connection.close()
         return self.snapshot
 
 
@@ -793,10 +768,10 @@ def fire(folder: Path, draft: Draft, deadline: float, texts: bool) -> Fired:
         watch.ask_no_more()
         last = until_idle(server.worker)
         most = watch.stop()
-        statuses = Counter(str(status) for status, _, _ in results)
+        statuses = Counter(str(status) for status, _ in results)
         return Fired(
             round(most - before),
-            round(max(seconds for _, seconds, _ in results), 2),
+            round(max(seconds for _, seconds in results), 2),
             round(last - ended, 1),
             round(watch.light, 2),
             round(watch.health, 2),
@@ -818,7 +793,7 @@ def until_idle(worker: int) -> float:
 class Watch:
     """The most memory of a server, and the longest times of small requests, until `stop`."""
 
-    def __init__(self, server: Server, light: Sent) -> None:
+    def __init__(self, server: Target, light: Sent) -> None:
         self.most = self.light = self.health = 0.0
         self._server, self._request = server, light
         self._stopped, self._answered = threading.Event(), threading.Event()
@@ -850,7 +825,7 @@ class Watch:
             self._server.send(Sent("GET", "/healthz", None))
             middle = time.perf_counter()
             self.health = max(self.health, middle - begun)
-            status, _, _ = self._server.send(self._request)
+            status, _ = self._server.send(self._request)
             if status == 200:
                 self.light = max(self.light, time.perf_counter() - middle)
 
