@@ -239,8 +239,8 @@ def check_one(item: BaseModel, noun: str, names: tuple[str, ...]) -> None:
         raise WrongField(field, f"{noun} has exactly one of {listed}; {got}")
 
 
-def parse(model: type[Model], content: Mapping[str, Any], *, strict: bool = False) -> Model:
-    """Validate `content` as `model`.
+def parse(model: type[Model], content: Model | Mapping[str, Any], *, strict: bool = False) -> Model:
+    """Validate `content` as `model`; one that is a `model` already comes back.
 
     Args:
         strict: refuse text for numbers and numbers for truth values, which JSON distinguishes.
@@ -248,6 +248,8 @@ def parse(model: type[Model], content: Mapping[str, Any], *, strict: bool = Fals
     Raises:
         InvalidRequest: its sentence lists every wrong field and the reason.
     """
+    if isinstance(content, model):
+        return content
     try:
         return model.model_validate(content, strict=strict or None)
     except ValidationError as error:

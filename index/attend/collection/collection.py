@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from attend.api.answers import Answer, Matrix, Predicted, Recommended
-from attend.api.base import ABSENT, keywords_of, parse
+from attend.api.answers import Answer, Facets, Matrix, Predicted, Recommended
+from attend.api.base import ABSENT, MAX_DOCUMENTS, keywords_of, parse
+from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
-from attend.collection.stored import StoredCollection
+from attend.attention import default_scale
+from attend.collection.reading import MOST_TOGETHER, Page, Parts, answers_together, cost, page_of
 from attend.collection.versions import until_stable
-from attend.core.coalesce import Coalescer, collecting, tell, timed
-from attend.core.deadline import check_deadline, limits
-from attend.core.errors import InvalidRequest
+from attend.core.coalesce import Coalescer, timed
+from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
+from attend.core.types import Document, Json, OnStage
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train
-from attend.recommend.history import Histories
-from attend.recommend.next_items import Recommender
-from attend.recommend.predict import Predictor
+from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import AttentionOptions, attend
-from attend.search.queries import EncodedQuery, FeedbackReader, QueryEncoder, Search, score_words
-from attend.search.tokens import TokenReader, rerank
-from attend.search.values import ValueTypes, with_value
+from attend.search.foreign import BLOCK, ForeignTests
+from attend.search.queries import EncodedQuery, Search, score_words
+from attend.search.tokens import rerank
+from attend.search.values import facets_by_name, with_value
+from attend.store import Entry, Role, StoredDocument, StoredProjection, compile_filter
+from attend.store.filters import by_value
+from attend.store.selection import whole_number
+from attend.values import merged, parse_type
 from attend.write.feedback import add_feedback, add_interactions
+from attend.write.ingest import Ingest, parse_documents, value_hash
 
 if TYPE_CHECKING:
     from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords
 
-CHARACTERS = 100
-"""Characters of text that cost about what searching for one more query does."""
+log = logging.getLogger("attend")
 
-TOGETHER = 64
-"""Queries of different callers that are searched at once, or text that costs the same."""
+MANY = 500  # documents, whose encoding takes seconds
 
 
-class Collection(StoredCollection):
+class Collection:
     """Documents, their keys, and the attention over them.
 
     Any number of threads may use one collection; any number of processes one folder.
@@ -57,23 +62,23 @@ class Collection(StoredCollection):
     def __init__(
         self, name: str, opened: OpenedCollection, encoders: Callable[[str], Encoder]
     ) -> None:
-        super().__init__(name, opened, encoders)
-        self._coalescer = Coalescer(self._answer, _cost, TOGETHER)
-        self._compose()
+        self.name, self.folder = name, opened.folder
+        self.settings, self.store, self.views = opened.settings, opened.store, opened.views
+        self.capabilities, self.checks = opened.capabilities, opened.checks
+        self.consistent = opened.consistent
+        self._encoders = encoders
+        self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
+        self.foreign = ForeignTests(
+            self.store, self.settings, self.views, self.encoder, is_able=self.capabilities.foreign
+        )
+        self._coalescer = Coalescer(self._answer, cost, MOST_TOGETHER)
+        self._parts = Parts(self.store, self.views, self.settings, self.encoder)
+        self.views.on_settings = self._adopt
 
     def _adopt(self, settings: Settings) -> None:
-        super()._adopt(settings)
-        self._compose()
-
-    def _compose(self) -> None:
-        """Make the parts that work by the settings."""
-        self._queries = QueryEncoder(self.store, self.settings, self.encoder)
-        self._tokens = TokenReader(self.settings, self.encoder)
-        self._types = ValueTypes(self.store, self.settings)
-        self._feedback = FeedbackReader(self.store)
-        histories = Histories(self.store, self._queries, self.settings.value_name)
-        self._recommender = Recommender(self.store, self.settings, self.views, histories)
-        self._predictor = Predictor(self.store, self.views, histories)
+        """Work by settings as they are stored by now; called once they were changed anywhere."""
+        self.settings = self._ingest.settings = self.foreign.settings = settings
+        self._parts = Parts(self.store, self.views, settings, self.encoder)
 
     @keywords_of(SearchRequest)
     def search(
@@ -112,10 +117,7 @@ class Collection(StoredCollection):
         >>> [answer.hits[0].id for answer in answers]
         ['whale', 'ship']
         """
-        searches = [
-            request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
-            for request in requests
-        ]
+        searches = [parse(SearchRequest, request) for request in requests]
         return [result.answer for result in self.answered(searches)]
 
     def answered(self, requests: Sequence[SearchRequest]) -> list[Answered]:
@@ -131,38 +133,15 @@ class Collection(StoredCollection):
         if len(requests) > MAX_BATCH:
             sentence = f"{len(requests)} searches were sent at once; at most {MAX_BATCH} are taken."
             raise InvalidRequest(sentence, field="searches")
-        if self.settings.normalize is None:
-            self.views.refresh()
         started = time.perf_counter()
-        searches: list[Search] = []
-        groups: dict[Hashable, list[int]] = {}
-        for place, request in enumerate(self._with_values(requests)):
-            searches.append(Search(request, request.query.parts(), started))
-            groups.setdefault(_key(searches[-1]), []).append(place)
-        answers: dict[int, Answered] = {}
-        with collecting() as spent:
-            if len(groups) > 1:  # one call of the encoder for all
-                strict = any(request.consistency == "strong" for request in requests)
-                with self.consistent("strong" if strict else None):
-                    self._queries.encode_searches(searches)
-            for key, places in groups.items():
-                check_deadline()
-                results = self._coalescer.join(key, [searches[place] for place in places])
-                answers.update(zip(places, results, strict=True))
-        tell(spent)
-        timings = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
-        for place, request in enumerate(requests):
-            if request.explain:
-                answer = replace(answers[place].answer, timings=timings)
-                answers[place] = answers[place]._replace(answer=answer)
-        return [answers[place] for place in range(len(requests))]
-
-    def _with_values(self, requests: Sequence[SearchRequest]) -> list[SearchRequest]:
-        """Return requests in which the name of the values' column stands for the value."""
-        if not any(request.filter or request.group_by or request.value for request in requests):
-            return list(requests)
-        self.views.refresh()  # another process may have built it meanwhile
-        return [with_value(request, self.settings.value_name) for request in requests]
+        named = any(request.filter or request.group_by or request.value for request in requests)
+        if named or self.settings.normalize is None:
+            self.views.refresh()  # another process may have built it meanwhile
+        if named:
+            requests = [with_value(request, self.settings.value_name) for request in requests]
+        searches = [Search(request, request.query.parts(), started) for request in requests]
+        queries = self._parts.queries
+        return answers_together(searches, self._coalescer, queries, self.consistent)
 
     @until_stable
     def _answer(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
@@ -170,30 +149,23 @@ class Collection(StoredCollection):
         searches = list(chain.from_iterable(groups))
         options = searches[0].request
         with self.consistent(options.consistency):
-            query = self._queries.encode_searches(searches)
+            query = self._parts.queries.encode_searches(searches)
             with timed("search"):
-                view, rows = self.views.select(
-                    options, query.made_of if options.exclude_self else ()
-                )
+                left_out = query.made_of if options.exclude_self else ()
+                view, rows = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
-                queries = self._feedback.queries(query, words, view, options.memory)
+                queries = self._parts.feedback.queries(query, words, view, options.memory)
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
+                parts = self._parts
                 if options.rerank:
-                    attention = rerank(attention, searches, self.store, self._tokens)
-                answers = iter(
-                    answers_of(
-                        searches,
-                        attention,
-                        rows,
-                        self.store,
-                        self._types,
-                        self._tokens,
-                        self.foreign,
-                    )
+                    attention = rerank(attention, searches, self.store, parts.tokens)
+                answers = answers_of(
+                    searches, attention, rows, self.store, parts.types, parts.tokens, self.foreign
                 )
-        return [list(islice(answers, len(group))) for group in groups]
+        ordered = iter(answers)
+        return [list(islice(ordered, len(group))) for group in groups]
 
     @until_stable
     def matrix(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> Matrix:
@@ -211,18 +183,16 @@ class Collection(StoredCollection):
         (['whale', 'emma', 'ship'], 3)
         """
         self.views.refresh()
-        searches = [
-            request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
-            for request in requests
-        ]
-        searches = self._with_values(searches)
+        name = self.settings.value_name
+        searches = [with_value(parse(SearchRequest, request), name) for request in requests]
         options = matrix_options(searches)
-        query = EncodedQuery.joined(self._queries.encode([search.query for search in searches]))
+        encoded = self._parts.queries.encode([search.query for search in searches])
+        query = EncodedQuery.joined(encoded)
         view, rows = self.views.select(options, ())
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
-        queries = self._feedback.queries(query, words, view, options.memory)
+        queries = self._parts.feedback.queries(query, words, view, options.memory)
         return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
 
     @overload
@@ -265,8 +235,8 @@ class Collection(StoredCollection):
             request = parse(RecommendRequest, fields)
         self.views.refresh()
         if request.target is not None:
-            return self._predictor.predict(request)
-        return self._recommender.next_items(request)
+            return self._parts.predictor.predict(request)
+        return self._parts.recommender.next_items(request)
 
     def teach(
         self,
@@ -350,24 +320,381 @@ class Collection(StoredCollection):
         with reported(progress) as report:
             return train(self, progress=report, cancelled=cancelled, **fields)
 
+    # -- documents --------------------------------------------------------------------------
 
-def _key(search: Search) -> Hashable:
-    """Return what searches that are answered together have in common."""
-    request, worded, masked = search.request, False, []
-    for part in search.parts:
-        # Without text there are no words, and what was fitted with them does not fit.
-        worded = worded or bool(part.text and part.weight > 0)
-        if part.id and request.exclude_self:
-            masked.append(part.id)
-    # A mixture has heads of its own: nothing is answered together with it.
-    alone = None if request.query.mixture is None else object()
-    names = sorted(request.model_fields_set - {"query"})
-    options = repr([getattr(request, name) for name in names])
-    # One of several callers reads for all of them, within its own limit.
-    return worded, tuple(masked), alone, limits.most, tuple(names), options
+    def upsert(self, documents: Documents, *, progress: Progress = None) -> Written:
+        """Insert or replace documents, all or none; the next search finds them.
 
+        A document whose texts are as stored is not encoded again.
 
-def _cost(searches: Sequence[Search]) -> int:
-    """Return the cost of searches, as a number of queries by vector."""
-    texts = [part.text for search in searches for part in search.parts if part.text]
-    return len(searches) + sum(map(len, texts)) // CHARACTERS
+        Args:
+            documents: each with the fields of `DocumentRequest`, or a table with such columns
+                (pandas, Polars, Arrow), whose other columns are the payload.
+            progress: as for `train`; by default a bar is shown for many documents only.
+
+        >>> books.upsert([{"id": "dune", "vector": [0.2, 0.9], "payload": {"year": 1965}}]).added
+        1
+        """
+        parsed = parse_documents(documents)
+        if len(parsed) > MAX_DOCUMENTS:
+            raise InvalidRequest(
+                f"{len(parsed)} documents were sent at once; at most {MAX_DOCUMENTS} are taken.",
+                field="documents",
+            )
+        self.views.current()  # what cannot be searched must not be written to
+        with reported(progress if len(parsed) >= MANY else progress or False) as report:
+            written = self._ingest.write(parsed, report)
+        self.merge_if_due()
+        return written
+
+    def write(self, documents: Sequence[Document | Entry]) -> Written:
+        """Write documents as `upsert` does, but merge nothing: a build publishes at its end.
+
+        >>> books.write([Document("dune", vectors={"vector": [0.2, 0.9]})]).added
+        1
+        >>> books.publish()
+        """
+        return self._ingest.write(documents)
+
+    def revise(self, id: str, revision: UpdateRequest | Mapping[str, Any]) -> StoredDocument:
+        """Change a document's value, its payload or both; nothing is encoded.
+
+        A value is replaced, a payload merged by RFC 7396. The source stays the truth: a build from
+        it, even an unchanged one, puts back the document of the source.
+
+        Raises:
+            UnknownDocument: no document has this id.
+            InvalidRequest: neither value nor payload, or one with NaN or infinity.
+
+        >>> books.revise("emma", {"payload": {"lent": True}}).payload
+        {'year': 1815, 'lent': True}
+        """
+        revision = parse(UpdateRequest, revision)
+
+        def revised(stored: StoredDocument) -> StoredDocument:
+            value = revision.value if "value" in revision.model_fields_set else stored.value
+            return stored._replace(value=value, payload=merged(stored.payload, revision.payload))
+
+        document = self.store.revise(id, revised, value_hash)
+        if document is None:
+            raise self._unknown(id)
+        return document
+
+    def prepare(self, document: Document) -> Entry:
+        """Check a document before it is written; raise InvalidRequest if it cannot be taken.
+
+        >>> books.prepare(Document("dune", vectors={"vector": [0.2, 0.9]})).document.id
+        'dune'
+        """
+        return self._ingest.prepare(document)
+
+    def page(
+        self,
+        filter: Mapping[str, Json] | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return documents that pass a filter, in the order in which they first came.
+
+        Writes between two pages move nothing: no document comes twice, and none that stays is
+        passed over.
+
+        Args:
+            cursor: `next` of the page before, with the same filter.
+            limit: 0 only counts.
+
+        Raises:
+            InvalidRequest: the cursor belongs to another filter, or is not a cursor.
+
+        >>> page = books.page({"year": {"lt": 1900}}, limit=1)
+        >>> page.documents[0].id, page.total
+        ('whale', 2)
+        >>> books.page({"year": {"lt": 1900}}, limit=1, cursor=page.next).documents[0].id
+        'emma'
+        """
+        return page_of(self.store, by_value(filter, self._value_name()), cursor, limit)
+
+    def facets(
+        self, fields: Sequence[str], filter: Mapping[str, Json] | None = None, *, limit: int = 10
+    ) -> Facets:
+        """Count the documents that pass a filter by the values of fields of value or payload.
+
+        Args:
+            limit: the number of values listed for each field, the most frequent first.
+
+        Raises:
+            InvalidRequest: a wrong field name, too many of them, or a wrong limit.
+
+        >>> books.facets(["year"])["year"].distinct
+        3
+        """
+        filter = by_value(filter, self._value_name())
+        predicate = compile_filter(filter) if filter else None
+        return facets_by_name(self.store, fields, predicate, self.settings.value_name, limit)
+
+    def ids(self) -> set[str]:
+        """Return the ids of all documents.
+
+        >>> sorted(books.ids())
+        ['emma', 'ship', 'whale']
+        """
+        return set(self.store.all_ids())
+
+    def delete_matching(self, filter: Mapping[str, Json]) -> int:
+        """Delete what passes a filter, all or none, and return the number of deleted documents.
+
+        Raises:
+            InvalidRequest: the filter lets everything pass, which is more often a slip than meant.
+
+        >>> books.delete_matching({"year": {"gte": 1900}})
+        1
+        """
+        if not filter:
+            raise InvalidRequest(
+                "An empty filter would delete every document; name a condition, or delete the "
+                "collection.",
+                field="filter",
+            )
+        filter = by_value(filter, self._value_name())
+        deleted = self.store.delete_matching(compile_filter(filter))
+        self.merge_if_due()
+        return deleted
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Delete documents, and return how many existed; unknown ids are passed over.
+
+        >>> books.delete(["emma", "nobody"])
+        1
+        """
+        deleted = self.store.delete(ids)
+        self.merge_if_due()
+        return deleted
+
+    def document(self, id: str) -> StoredDocument:
+        """Return one document as stored.
+
+        Raises:
+            UnknownDocument: no document has this id.
+
+        >>> books.document("whale").payload
+        {'year': 1851}
+        """
+        document = self.store.find([id]).get(id)
+        if document is None:
+            raise self._unknown(id)
+        return document
+
+    # -- versions -----------------------------------------------------------------------------
+
+    def projections(self) -> list[StoredProjection]:
+        """Return all versions, the first one first.
+
+        >>> [(version.version, version.kind) for version in books.projections()]
+        [(1, 'identity')]
+        """
+        return self.store.projections()
+
+    def add_projection(self, projection: Projection, note: Mapping[str, Json] | None = None) -> int:
+        """Store a projection and return its version; `activate` makes it answer.
+
+        Raises:
+            InvalidRequest: it takes embeddings of another width than the collection's.
+
+        >>> books.add_projection(books.fit_projection("pca", 1))
+        2
+        """
+        if projection.d_in != self.settings.dimension:
+            raise InvalidRequest(
+                f"The projection takes embeddings of {projection.d_in} dimensions, but this "
+                f"collection's have {self.settings.dimension}."
+            )
+        kind, weights = projection.kind, projection.to_bytes()
+        return self.store.add_projection(kind, weights, projection.fingerprint, note or {})
+
+    def fit_projection(
+        self, kind: Literal["pca", "lsi", "lsi-scaled"], dimensions: int
+    ) -> Projection:
+        """Fit an untrained projection onto the directions in which the stored embeddings vary.
+
+        Keys and queries of length one keep it, so that their scores stay cosines.
+
+        >>> books.fit_projection("pca", 1).kind
+        'pca'
+        """
+        normalize = self.settings.unit_embeddings
+        with self.store.all_keys() as (_, tables):
+            embeddings = (table.vectors for table in tables)
+            if kind == "pca":
+                return pca(embeddings, dimensions, normalize=normalize)
+            return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
+
+    def activate(
+        self,
+        version: int,
+        expected: int | None = None,
+        *,
+        report: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Answer with this projection, in its role, from the next search on.
+
+        Args:
+            expected: activate only while this one answers (0: the untrained one), as the promotion
+                test compared with it.
+            report: takes the place of the version's own, in the same step.
+
+        Raises:
+            UnknownProjection: no such version exists.
+            Conflict: another version than the expected one answers; nothing was changed.
+
+        >>> books.activate(books.add_projection(books.fit_projection("pca", 1)))
+        >>> books.info().projection
+        2
+        """
+        version = whole_number(version, "version", 0, 2**53)
+        if self.store.version(version).role != "predict":
+            self.views.current(version)  # its keys are ready before anyone asks for them
+        self.store.activate_projection(version, expected, report)
+        self.foreign.refresh(BLOCK)
+
+    def rollback(self, role: Role = "search") -> int:
+        """Answer as before the last activation in a role.
+
+        Returns: the version that answers now; 0 is the untrained one, in roles other than search.
+
+        Raises:
+            Conflict: nothing was active before.
+
+        >>> books.activate(books.add_projection(books.fit_projection("pca", 1)))
+        >>> books.rollback()
+        1
+        """
+        active = self.store.active(role)
+        if active is not None and active.parent and role != "predict":
+            self.views.current(active.parent)
+        version = self.store.rollback(role)
+        self.foreign.refresh(BLOCK)
+        return version
+
+    # -- the collection itself --------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the files of the collection; it opens again when its library is asked for it.
+
+        >>> books.close()
+        """
+        self.store.close()
+
+    def publish(
+        self, on_stage: OnStage = lambda stage, done: None, *, only_fresh: bool = False
+    ) -> None:
+        """Write the index of all keys to disk, and the test of foreign queries.
+
+        Quantising may take a minute for a million keys; `on_stage` receives the progress.
+
+        Args:
+            only_fresh: write no index unless something was written since the last time.
+
+        >>> books.publish()
+        """
+        if not only_fresh or self.views.has_fresh():
+            self.views.publish(on_stage)
+        # Also where nothing is fresh: the first look at many new keys has written the index.
+        self.foreign.refresh()
+
+    def merge_if_due(self) -> None:
+        """Publish if too much was written to be searched as it is.
+
+        The documents are stored already: a failure of the merge is logged, and does not fail them.
+
+        >>> books.merge_if_due()
+        """
+        try:
+            self.views.merge_if_due()
+        except (AttendError, OSError) as error:
+            log.warning("The index was not merged, and will be at the next write: %s", error)
+
+    def configure(self, **changes: Any) -> bool:
+        """Change settings; other processes see them at their next request.
+
+        Args:
+            changes: fields of `SettingsChange`. The index has another recall or exact_below from
+                its next publication on.
+
+        Returns: whether anything changed.
+
+        Raises:
+            InvalidRequest: no setting, one that cannot change, or a wrong value.
+
+        >>> books.configure(recall=0.99)
+        True
+        """
+        change = parse(SettingsChange, changes).model_dump(exclude_unset=True)
+        if change.get("values") is not None:
+            parse_type(change["values"], field="values")
+        self.views.refresh()
+        if replace(self.settings, **change) == self.settings:
+            return False
+        self.store.put_settings(change)
+        self.views.refresh()
+        return True
+
+    def encoder(self) -> Encoder:
+        """Return the encoder of this collection's texts; it is loaded at the first call.
+
+        Raises:
+            EncoderError: it cannot be loaded.
+            EncoderMismatch: its embeddings have another width than the collection's.
+
+        >>> collection.encoder().encode_queries(["a whale"]).shape  # doctest: +SKIP
+        (1, 384)
+        """
+        encoder = self._encoders(self.settings.encoder or "")
+        if encoder.dimension != self.settings.dimension:
+            raise EncoderMismatch(
+                f"The encoder {encoder.name!r} gives {encoder.dimension} dimensions, but the "
+                f"collection {self.name!r} was built with {self.settings.dimension}: the model "
+                f"has changed. Put the old one back, or build another collection."
+            )
+        return encoder
+
+    def info(self) -> CollectionInfo:
+        """Return the figures of the collection.
+
+        >>> info = books.info()
+        >>> info.documents, info.dimension, info.projection
+        (3, 2, 1)
+        """
+        self.views.refresh()
+        store, view, now = self.store, self.views.current(), self.settings
+        with store.reading():
+            (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
+            examples, questions = store.example_count(), store.question_count()
+        return CollectionInfo(
+            name=self.name,
+            documents=documents,
+            keys=keys,
+            examples=examples,
+            questions=questions,
+            interactions=interactions,
+            users=users,
+            dimension=now.dimension,
+            encoder=now.encoder,
+            scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
+            projection=view.version.number,
+            memory=view.version.memory if self.capabilities.memory else 0.0,
+            generation=view.change,
+            index=view.index_stats,
+            foreign=self.foreign.figures(),
+            hints=self.foreign.missing(view),
+            settings=self.settings.stored(),
+            capabilities=self.capabilities.json(),
+        )
+
+    def _unknown(self, id: str) -> UnknownDocument:
+        return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")
+
+    def _value_name(self) -> str | None:
+        """Return the name that stands for the value in filters."""
+        self.views.refresh()  # another process may have built it meanwhile
+        return self.settings.value_name

@@ -22,6 +22,7 @@ from attend.collection.versions import View
 from attend.core.errors import CollectionExists, Unsupported
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
+from attend.encoder import Encoder
 from attend.search.queries import rows_by_id
 from attend.store import CollectionStore, Role
 
@@ -198,14 +199,17 @@ def masked(
     return excluded, [named[id] for id in mask.only]
 
 
+Consistent: TypeAlias = Callable[[Consistency | None], AbstractContextManager[object]]
+"""Lets the reads of this thread within a block have the `consistency` of a request; None leaves it
+to the engine, and one with a single consistency ignores it."""
+
+
 @dataclass(frozen=True)
 class OpenedCollection:
     """One collection as its engine opens it.
 
     Attributes:
         folder: of its files; for an engine without files, a unique name.
-        consistent: lets the reads of this thread within a block have the `consistency` of a
-            request; None leaves it to the engine, and one with a single consistency ignores it.
     """
 
     folder: Path
@@ -214,7 +218,29 @@ class OpenedCollection:
     views: SnapshotSource
     capabilities: Capabilities
     checks: Checks
-    consistent: Callable[[Consistency | None], AbstractContextManager[object]] = nullcontext
+    consistent: Consistent = nullcontext
+
+
+class Learnable(Protocol):
+    """A collection as feedback and trainings see it, which `Collection` itself uses."""
+
+    name: str
+    settings: Settings
+    store: CollectionStore
+    views: SnapshotSource
+    capabilities: Capabilities
+
+    def encoder(self) -> Encoder: ...
+
+    def merge_if_due(self) -> None: ...
+
+    def activate(
+        self,
+        version: int,
+        expected: int | None = None,
+        *,
+        report: Mapping[str, Json] | None = None,
+    ) -> None: ...
 
 
 class AliasNames(Protocol):

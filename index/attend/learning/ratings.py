@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.collection.stored import StoredCollection
 from attend.core.settings import Tuning
 from attend.core.types import Bool, Float32, Float64, Int64, Json
+from attend.engines.engine import Learnable
 from attend.learning.data import Ratings
 from attend.learning.fit import Watch, minimise, run_parallel
 from attend.learning.rating_net import RECIPES, Baseline, Shape, fit_ratings
@@ -57,7 +57,7 @@ class RatingMaterial(NamedTuple):
     figures: Mapping[str, Json]
 
 
-def read_ratings(collection: StoredCollection, seed: int) -> RatingMaterial:
+def read_ratings(collection: Learnable, seed: int) -> RatingMaterial:
     """Read the interactions that have a number, and the texts they are about."""
     with collection.store.reading():  # all of one moment
         stored = collection.store.interactions()

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from attend.api.learning import OBJECTIVE_ROLES, Objective, TrainRequest
-from attend.collection.stored import StoredCollection
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Tuning
 from attend.core.types import Json, OnStage
+from attend.engines.engine import Learnable
 from attend.projection import Projection
 from attend.recommend.ratings import RatingModel
 from attend.store import Offsets, Role, StoredProjection, Terms
@@ -118,7 +118,7 @@ class Task:
 
     def __init__(
         self,
-        collection: StoredCollection,
+        collection: Learnable,
         request: TrainRequest,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,

@@ -12,11 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from attend.api.base import ABSENT, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
-from attend.collection.stored import StoredCollection
 from attend.core.errors import AttendError, InvalidRequest, SourceError, UnknownDocument
 from attend.core.liking import Liking
 from attend.core.settings import Settings
 from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
+from attend.engines.engine import Learnable
 from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
 from attend.write.ingest import as_embedding, check_id, refuse
@@ -38,7 +38,7 @@ SOURCE = "given"
 
 
 def add_feedback(
-    collection: StoredCollection,
+    collection: Learnable,
     items: Iterable[FeedbackItem | Example | Mapping[str, Any]],
     *,
     delete_stored: bool = False,
@@ -85,7 +85,7 @@ def add_feedback(
 
 
 def add_interactions(
-    collection: StoredCollection,
+    collection: Learnable,
     items: Iterable[InteractionItem | Interaction | Mapping[str, Any]],
     *,
     delete_stored: bool = False,
@@ -131,10 +131,8 @@ def add_interactions(
 
 def _parse_item(model: type[Item], position: int, item: Item | Mapping[str, Any]) -> Item:
     """Validate one item of a list; an InvalidRequest names the fields with its position."""
-    if isinstance(item, model):
-        return item
     try:
-        return parse(model, item)  # type: ignore[arg-type]  # no model, hence a mapping
+        return parse(model, item)
     except InvalidRequest as error:
         renamed = InvalidRequest(
             f"Item {position}: {error}", field=_field_of(position, error.field)
@@ -154,7 +152,7 @@ def _field_of(position: int, field: str | None) -> str:
 
 
 def unfit(
-    collection: StoredCollection, entries: Sequence[Example | Interaction]
+    collection: Learnable, entries: Sequence[Example | Interaction]
 ) -> dict[int, AttendError]:
     """Return the collection's errors about examples or interactions, by their positions."""
     rows = collection.store.rows_of(list({entry.document for entry in entries}))
@@ -288,7 +286,7 @@ def is_earlier(entry: Example | Interaction, other: Example | Interaction) -> bo
 
 
 def _questions(
-    collection: StoredCollection, queries: Sequence[QueryInput], progress: OnStage | None
+    collection: Learnable, queries: Sequence[QueryInput], progress: OnStage | None
 ) -> list[Question]:
     """Return each query with its embedding: a vector as it is stored, a text as it is encoded."""
     texts = [query for query in queries if isinstance(query, str)]
@@ -303,7 +301,7 @@ def _questions(
     ]
 
 
-def _stored_embeddings(collection: StoredCollection, texts: Sequence[str]) -> dict[str, Float32]:
+def _stored_embeddings(collection: Learnable, texts: Sequence[str]) -> dict[str, Float32]:
     """Return the embeddings of texts that are stored; none if the encoder has changed since."""
     if len(texts) <= FEW:
         return {}
@@ -315,7 +313,7 @@ def _stored_embeddings(collection: StoredCollection, texts: Sequence[str]) -> di
 
 
 def _encode(
-    collection: StoredCollection, texts: Sequence[str], progress: OnStage | None
+    collection: Learnable, texts: Sequence[str], progress: OnStage | None
 ) -> Iterator[Float32]:
     """Yield the embeddings of texts; `progress` is called before each batch and at the end."""
     if not texts:

@@ -356,12 +356,12 @@ def test_an_interrupted_training_promotes_and_loses_nothing(library, judged):
 
 TEACHING = """
 import sys
-from attend.write import feedback as adding
+from attend import Collection
 
 def stop(*arguments, **options):
     raise KeyboardInterrupt
 
-adding.StoredCollection.encoder = stop
+Collection.encoder = stop
 from attend.cli import main
 main(prog_name="attend")
 """
