@@ -248,8 +248,6 @@ def parse(model: type[Model], content: Model | Mapping[str, Any], *, strict: boo
     Raises:
         InvalidRequest: its sentence lists every wrong field and the reason.
     """
-    if isinstance(content, model):
-        return content
     try:
         return model.model_validate(content, strict=strict or None)
     except ValidationError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -16,10 +16,10 @@ from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, In
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
-from attend.attention import default_scale
-from attend.collection.reading import MOST_TOGETHER, Page, Parts, answers_together, cost, page_of
+from attend.collection.reading import Page, Readers, info_of, page_of
 from attend.collection.versions import until_stable
-from attend.core.coalesce import Coalescer, timed
+from attend.core.coalesce import Coalescer, collecting, tell, timed
+from attend.core.deadline import check_deadline
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("attend")
 
+TOGETHER = 64
+"""Queries of different callers that are searched at once, or text that costs the same."""
+
 MANY = 500  # documents, whose encoding takes seconds
 
 
@@ -68,17 +71,15 @@ class Collection:
         self.consistent = opened.consistent
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
-        self.foreign = ForeignTests(
-            self.store, self.settings, self.views, self.encoder, is_able=self.capabilities.foreign
-        )
-        self._coalescer = Coalescer(self._answer, cost, MOST_TOGETHER)
-        self._parts = Parts(self.store, self.views, self.settings, self.encoder)
+        self.foreign = ForeignTests(self)
+        self._coalescer = Coalescer(self._answer, Search.cost, TOGETHER)
+        self._readers = Readers(self)
         self.views.on_settings = self._adopt
 
     def _adopt(self, settings: Settings) -> None:
         """Work by settings as they are stored by now; called once they were changed anywhere."""
-        self.settings = self._ingest.settings = self.foreign.settings = settings
-        self._parts = Parts(self.store, self.views, settings, self.encoder)
+        self.settings = self._ingest.settings = settings
+        self._readers = Readers(self)
 
     @keywords_of(SearchRequest)
     def search(
@@ -117,7 +118,10 @@ class Collection:
         >>> [answer.hits[0].id for answer in answers]
         ['whale', 'ship']
         """
-        searches = [parse(SearchRequest, request) for request in requests]
+        searches = [
+            request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
+            for request in requests
+        ]
         return [result.answer for result in self.answered(searches)]
 
     def answered(self, requests: Sequence[SearchRequest]) -> list[Answered]:
@@ -140,8 +144,26 @@ class Collection:
         if named:
             requests = [with_value(request, self.settings.value_name) for request in requests]
         searches = [Search(request, request.query.parts(), started) for request in requests]
-        queries = self._parts.queries
-        return answers_together(searches, self._coalescer, queries, self.consistent)
+        groups: dict[Hashable, list[int]] = {}
+        for place, search in enumerate(searches):
+            groups.setdefault(search.common_options(), []).append(place)
+        answers: dict[int, Answered] = {}
+        with collecting() as spent:
+            if len(groups) > 1:  # one call of the encoder for all
+                strict = any(request.consistency == "strong" for request in requests)
+                with self.consistent("strong" if strict else None):
+                    self._readers.queries.encode_searches(searches)
+            for key, places in groups.items():
+                check_deadline()
+                results = self._coalescer.join(key, [searches[place] for place in places])
+                answers.update(zip(places, results, strict=True))
+        tell(spent)
+        timings = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
+        for place, request in enumerate(requests):
+            if request.explain:
+                answer = replace(answers[place].answer, timings=timings)
+                answers[place] = answers[place]._replace(answer=answer)
+        return [answers[place] for place in range(len(requests))]
 
     @until_stable
     def _answer(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
@@ -149,16 +171,16 @@ class Collection:
         searches = list(chain.from_iterable(groups))
         options = searches[0].request
         with self.consistent(options.consistency):
-            query = self._parts.queries.encode_searches(searches)
+            query = self._readers.queries.encode_searches(searches)
             with timed("search"):
                 left_out = query.made_of if options.exclude_self else ()
                 view, rows = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
-                queries = self._parts.feedback.queries(query, words, view, options.memory)
+                queries = self._readers.feedback.queries(query, words, view, options.memory)
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
-                parts = self._parts
+                parts = self._readers
                 if options.rerank:
                     attention = rerank(attention, searches, self.store, parts.tokens)
                 answers = answers_of(
@@ -186,13 +208,13 @@ class Collection:
         name = self.settings.value_name
         searches = [with_value(parse(SearchRequest, request), name) for request in requests]
         options = matrix_options(searches)
-        encoded = self._parts.queries.encode([search.query for search in searches])
+        encoded = self._readers.queries.encode([search.query for search in searches])
         query = EncodedQuery.joined(encoded)
         view, rows = self.views.select(options, ())
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
-        queries = self._parts.feedback.queries(query, words, view, options.memory)
+        queries = self._readers.feedback.queries(query, words, view, options.memory)
         return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
 
     @overload
@@ -235,8 +257,8 @@ class Collection:
             request = parse(RecommendRequest, fields)
         self.views.refresh()
         if request.target is not None:
-            return self._parts.predictor.predict(request)
-        return self._parts.recommender.next_items(request)
+            return self._readers.predictor.predict(request)
+        return self._readers.recommender.next_items(request)
 
     def teach(
         self,
@@ -666,30 +688,7 @@ class Collection:
         (3, 2, 1)
         """
         self.views.refresh()
-        store, view, now = self.store, self.views.current(), self.settings
-        with store.reading():
-            (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
-            examples, questions = store.example_count(), store.question_count()
-        return CollectionInfo(
-            name=self.name,
-            documents=documents,
-            keys=keys,
-            examples=examples,
-            questions=questions,
-            interactions=interactions,
-            users=users,
-            dimension=now.dimension,
-            encoder=now.encoder,
-            scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
-            projection=view.version.number,
-            memory=view.version.memory if self.capabilities.memory else 0.0,
-            generation=view.change,
-            index=view.index_stats,
-            foreign=self.foreign.figures(),
-            hints=self.foreign.missing(view),
-            settings=self.settings.stored(),
-            capabilities=self.capabilities.json(),
-        )
+        return info_of(self, self.foreign)
 
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")

@@ -199,17 +199,14 @@ def masked(
     return excluded, [named[id] for id in mask.only]
 
 
-Consistent: TypeAlias = Callable[[Consistency | None], AbstractContextManager[object]]
-"""Lets the reads of this thread within a block have the `consistency` of a request; None leaves it
-to the engine, and one with a single consistency ignores it."""
-
-
 @dataclass(frozen=True)
 class OpenedCollection:
     """One collection as its engine opens it.
 
     Attributes:
         folder: of its files; for an engine without files, a unique name.
+        consistent: lets the reads of this thread within a block have the `consistency` of a
+            request; None leaves it to the engine, and one with a single consistency ignores it.
     """
 
     folder: Path
@@ -218,11 +215,15 @@ class OpenedCollection:
     views: SnapshotSource
     capabilities: Capabilities
     checks: Checks
-    consistent: Consistent = nullcontext
+    consistent: Callable[[Consistency | None], AbstractContextManager[object]] = nullcontext
 
 
-class Learnable(Protocol):
-    """A collection as feedback and trainings see it, which `Collection` itself uses."""
+class StoredCollection(Protocol):
+    """A collection as its parts, feedback and trainings see it, which `Collection` itself uses.
+
+    Attributes:
+        settings: as they are stored by now.
+    """
 
     name: str
     settings: Settings
@@ -234,13 +235,7 @@ class Learnable(Protocol):
 
     def merge_if_due(self) -> None: ...
 
-    def activate(
-        self,
-        version: int,
-        expected: int | None = None,
-        *,
-        report: Mapping[str, Json] | None = None,
-    ) -> None: ...
+    def activate(self, version: int, expected: int, *, report: Mapping[str, Json]) -> None: ...
 
 
 class AliasNames(Protocol):

@@ -29,12 +29,7 @@ from attend.core.arrays import KeyTable, locate
 from attend.core.errors import AttendError, Conflict, Damaged
 from attend.core.settings import Settings, Tuning
 from attend.core.types import Float32
-from attend.engines.engine import (
-    Capabilities,
-    Finding,
-    OpenedCollection,
-    name_taken,
-)
+from attend.engines.engine import Capabilities, Finding, OpenedCollection, name_taken
 from attend.engines.snapshots import LocalView, Views
 from attend.keys.files import sync_folder
 from attend.projection import Projection, identity

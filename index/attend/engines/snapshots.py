@@ -32,15 +32,7 @@ from attend.core.errors import (
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, OnStage
 from attend.engines.engine import OnSettings, masked
-from attend.keys import (
-    Image,
-    IndexOrigin,
-    IndexTarget,
-    Progress,
-    PublishedIndexes,
-    Segment,
-    Snapshot,
-)
+from attend.keys import Image, IndexOrigin, IndexTarget, Progress, PublishedIndexes, Snapshot
 from attend.keys.files import unchecked
 from attend.keys.vectors import QUERIES
 from attend.projection import RAW_KEYS, identity
@@ -297,7 +289,7 @@ class Views:
     def _load(self, version: Version) -> LocalView:
         base = self.indexes.read(version)
         fresh = self._store.state().last_key - base.last_key
-        if fresh > _bearable(base.published) and not self._store.connections.read_only:
+        if fresh > _bearable(base.published.keys) and not self._store.connections.read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
                 self.indexes.write(version)
@@ -325,7 +317,7 @@ class Views:
         coming = self._store.state().last_key - keys.last_key
         hollow = max(MERGE_KEYS, keys.published.living_keys // DEAD_SHARE)
         removed = keys.published.removed_keys
-        return keys.fresh + coming > _bearable(keys.published) or removed > hollow
+        return keys.fresh + coming > _bearable(keys.published.keys) or removed > hollow
 
     def _publish(self, number: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         version = self._version(number)
@@ -481,9 +473,9 @@ class VersionIndexes:
         return replace(target, questions=version.projection.queries(questions)[:, 0])
 
 
-def _bearable(base: Segment) -> int:
-    """Return how many fresh keys may be searched beside a published segment."""
-    return max(MERGE_KEYS, base.keys // 10)
+def _bearable(published: int) -> int:
+    """Return how many fresh keys may be searched beside published ones."""
+    return max(MERGE_KEYS, published // 10)
 
 
 def _check_files(indexes: PublishedIndexes, damage: Damaged) -> None:

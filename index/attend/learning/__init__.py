@@ -16,7 +16,7 @@ from attend.api.base import parse
 from attend.api.learning import Objective, TrainRequest
 from attend.core.errors import Conflict
 from attend.core.types import Json
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.task import (
     FEWEST_QUESTIONS,
     Cancelled,
@@ -46,7 +46,7 @@ def objectives() -> Mapping[Objective, tuple[Callable[[Task], Trained], str]]:
 
 
 def train(
-    collection: Learnable,
+    collection: StoredCollection,
     *,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
@@ -83,7 +83,7 @@ def train(
     return _publish(task, trained, trained.fit())
 
 
-def _within(collection: Learnable, request: TrainRequest) -> TrainRequest:
+def _within(collection: StoredCollection, request: TrainRequest) -> TrainRequest:
     """The request, with the parts that the collection's engine can hold where it names none.
 
     Raises:

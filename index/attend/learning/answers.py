@@ -18,7 +18,7 @@ from attend.api.learning import TrainRequest
 from attend.core.arrays import unit
 from attend.core.errors import InvalidRequest
 from attend.core.types import Float32, Float64, Floats, Int64, Json
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.answer_model import (
     RECIPE,
     Answers,
@@ -78,7 +78,7 @@ NUMERIC = ("number", "vector")
 
 
 def read_answers(
-    collection: Learnable, request: TrainRequest
+    collection: StoredCollection, request: TrainRequest
 ) -> tuple[Answers, Mapping[str, Json]]:
     """Read documents, their keys and their values; and figures about them.
 
@@ -118,7 +118,9 @@ def read_answers(
     return Answers(memory, queries, twins(queries, TWIN_COSINE), targets, texts), figures
 
 
-def _read(collection: Learnable, request: TrainRequest) -> tuple[list[StoredDocument], ValueType]:
+def _read(
+    collection: StoredCollection, request: TrainRequest
+) -> tuple[list[StoredDocument], ValueType]:
     """Read all documents, and the type of their values, as a search would have it."""
     path, store = request.value, collection.store
     if path == KEY:

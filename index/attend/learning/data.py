@@ -19,7 +19,7 @@ from attend.core.arrays import KeyTable, locate, top_mask, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import Bool, Float32, Float64, Floats, Int64
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import AttentionOptions, plan_of
@@ -255,7 +255,7 @@ FEWEST_MATCHES = 1000
 ten times as many as can come into an answer."""
 
 
-def memory_of(collection: Learnable, rows: Int64 | None) -> Memory:
+def memory_of(collection: StoredCollection, rows: Int64 | None) -> Memory:
     """Read the keys of the documents of some rows, ascending; of all if None."""
     with collection.store.all_keys() as (_, stored):
         tables = [part if rows is None else part.some(part.places(rows)) for part in stored]
@@ -286,7 +286,7 @@ def start_of(memory: Memory, dimensions: int | None) -> Float32:
 
 
 def word_shares(
-    collection: Learnable,
+    collection: StoredCollection,
     texts: Sequence[str | None],
     memory: Memory,
     gone: Sequence[Int64] | None = None,
@@ -405,7 +405,7 @@ class ServedVersion:
         return np.concatenate(values)
 
 
-def stored_keys(collection: Learnable, version: Version, rows: Int64) -> KeyTable:
+def stored_keys(collection: StoredCollection, version: Version, rows: Int64) -> KeyTable:
     """Read the keys of the documents of some rows, with example queries as keys where a version
     has them."""
     with collection.store.all_keys(examples=version.examples) as (_, tables):

@@ -20,7 +20,7 @@ from attend.attention import summed
 from attend.core.arrays import locate
 from attend.core.settings import Tuning
 from attend.core.types import Bool, Float64, Floats, Int64, Json
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.data import (
     BLOCK,
     MOST_DOCUMENTS,
@@ -88,7 +88,7 @@ class HistoryMaterial(NamedTuple):
     figures: Mapping[str, Json]
 
 
-def read_histories(collection: Learnable, last: int, seed: int) -> HistoryMaterial:
+def read_histories(collection: StoredCollection, last: int, seed: int) -> HistoryMaterial:
     """Read interactions and keys.
 
     What a user did not like is no sign of what comes next, and is left out.

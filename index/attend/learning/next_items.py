@@ -31,7 +31,7 @@ from scipy import linalg, sparse
 from attend.core.arrays import top
 from attend.core.errors import InvalidRequest
 from attend.core.types import Float32, Float64, Int64
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.data import Memory, Sparse, lengths
 from attend.learning.fit import Fitted, Recipe, Residual, Watch, descend, unlearned
 from attend.store.words import TOKENIZER
@@ -499,7 +499,7 @@ READ_DOCUMENTS = 1000
 """Documents whose texts are read at once."""
 
 
-def words_of(collection: Learnable, rows: Int64) -> Sparse:
+def words_of(collection: StoredCollection, rows: Int64) -> Sparse:
     """Return the terms in the texts of documents by inverse document frequency, sparse (n, t).
 
     Rows have length one; a document without text, or with terms of its own only, has zeros. How

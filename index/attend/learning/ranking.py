@@ -16,7 +16,7 @@ from attend.collection.versions import Version
 from attend.core.arrays import KeyTable
 from attend.core.settings import UNTRAINED_MEMORY
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.calibration import Calibration, RankingScores
 from attend.learning.data import (
     Memory,
@@ -424,7 +424,7 @@ def hidden_scores(
     return np.where(candidates.grades > 0, -np.inf, candidates.attendable(*factors))
 
 
-def without_answers(collection: Learnable, material: RankingMaterial) -> Questions:
+def without_answers(collection: StoredCollection, material: RankingMaterial) -> Questions:
     """Return questions with the words they share with all documents but those that answer.
 
     Their labels stay, to tell which documents those are.
@@ -488,7 +488,9 @@ def _left(
 # -- two encoders ----------------------------------------------------------------------------------
 
 
-def compare_encoders(before: Learnable, after: Learnable, progress: Progress) -> PromotionVerdict:
+def compare_encoders(
+    before: StoredCollection, after: StoredCollection, progress: Progress
+) -> PromotionVerdict:
     """Put a collection with another encoder to the promotion test, as a trained version is.
 
     The collection before answers as its active version would that had not seen the held-out

@@ -24,7 +24,7 @@ from attend.attention import log_shares
 from attend.core.arrays import best, locate, top_mask
 from attend.core.errors import InvalidRequest
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.data import (
     BLOCK,
     MOST_DOCUMENTS,
@@ -64,7 +64,7 @@ class RankingMaterial(NamedTuple):
 
 
 def read_questions(
-    collection: Learnable, last: int, seed: int, *, with_texts: bool = False
+    collection: StoredCollection, last: int, seed: int, *, with_texts: bool = False
 ) -> RankingMaterial:
     """Read examples and keys.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from attend.core.settings import Tuning
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.learning.data import Ratings
 from attend.learning.fit import Watch, minimise, run_parallel
 from attend.learning.rating_net import RECIPES, Baseline, Shape, fit_ratings
@@ -57,7 +57,7 @@ class RatingMaterial(NamedTuple):
     figures: Mapping[str, Json]
 
 
-def read_ratings(collection: Learnable, seed: int) -> RatingMaterial:
+def read_ratings(collection: StoredCollection, seed: int) -> RatingMaterial:
     """Read the interactions that have a number, and the texts they are about."""
     with collection.store.reading():  # all of one moment
         stored = collection.store.interactions()

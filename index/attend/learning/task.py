@@ -12,7 +12,7 @@ from attend.api.learning import OBJECTIVE_ROLES, Objective, TrainRequest
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Tuning
 from attend.core.types import Json, OnStage
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.projection import Projection
 from attend.recommend.ratings import RatingModel
 from attend.store import Offsets, Role, StoredProjection, Terms
@@ -118,7 +118,7 @@ class Task:
 
     def __init__(
         self,
-        collection: Learnable,
+        collection: StoredCollection,
         request: TrainRequest,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,

@@ -12,21 +12,20 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from attend.collection.versions import View
 from attend.core.errors import AttendError
-from attend.core.settings import Number, Settings
+from attend.core.settings import Number
 from attend.core.types import Json
-from attend.encoder import Encoder
-from attend.engines.engine import SnapshotSource
+from attend.engines.engine import StoredCollection
 from attend.search.attend import Attention, AttentionOptions, attend
 from attend.search.hits import unmoved_logits
 from attend.search.queries import Queries
-from attend.store import CollectionStore, StoredDocument
+from attend.store import StoredDocument
 
 log = logging.getLogger("attend")
 
@@ -108,31 +107,16 @@ class ForeignTest(BaseModel):
 class ForeignTests:
     """Makes the foreign test of one collection, stores it and follows the collection with it.
 
-    Args:
-        encoder: loads that of the collection.
-        is_able: false in an engine without the capability.
-
     Attributes:
-        settings: of the collection, as they are by now.
         test: the latest one; None without any.
         settled: by version, the numbers of documents for which nothing is to be made; NOTHING_DUE
             for a version that is not there. Searches compare it themselves: it takes no call.
     """
 
-    def __init__(
-        self,
-        store: CollectionStore,
-        settings: Settings,
-        views: SnapshotSource,
-        encoder: Callable[[], Encoder],
-        *,
-        is_able: bool = True,
-    ) -> None:
-        self.settings, self._is_able = settings, is_able
+    def __init__(self, collection: StoredCollection) -> None:
         self.test: ForeignTest | None = None
         self.settled: dict[int, tuple[float, float]] = {}
-        self._store, self._views = store, views
-        self._encoder = encoder
+        self._collection = collection
         self._making = threading.Lock()
 
     def follow(self, version: int) -> None:
@@ -173,7 +157,8 @@ class ForeignTests:
 
     @property
     def _has_texts(self) -> bool:
-        return self._is_able and self.settings.encoder is not None
+        here = self._collection
+        return here.capabilities.foreign and here.settings.encoder is not None
 
     def _follow(self) -> None:
         try:
@@ -182,36 +167,44 @@ class ForeignTests:
             log.info("Queries cannot be told to be foreign yet: %s", error)
 
     def _make(self, block: int) -> None:
+        here = self._collection
         with self._making:
-            view, last_key = self._views.current(), self._store.state().last_key
+            view, last_key = here.views.current(), here.store.state().last_key
             if view.keys.documents < LEAST:
                 return
             self._read()  # another process may have made it
             if self._is_recent(view, last_key):
                 return
-            attention, scores = self._own_scores(view, block)
+            documents = here.store.sample(PASSAGES)
+            texts = list(passages(documents))
+            encode, starts = here.encoder().encode_queries, range(0, len(texts), block)
+            parts = [encode(texts[start : start + block]) for start in starts]
+            queries = Queries(np.concatenate(parts))
+            attention = attend(view, here.settings, queries, AttentionOptions(attend=2))
+            best = [
+                best_score(attention, query, document.row)
+                for query, (document, text) in enumerate(zip(documents, texts, strict=True))
+                if text
+            ]
+            scores = sorted(round(score, 6) for score in best if score is not None)
             if len(scores) < LEAST:
                 return
-            self._use(
-                ForeignTest(
-                    version=view.version.number,
-                    encoder=self.settings.encoder or "",
-                    scorer=attention.scoring.mechanism.scorer,
-                    documents=view.keys.documents,
-                    last_key=last_key,
-                    scores=tuple(sorted(scores)),
-                )
+            test = ForeignTest(
+                version=view.version.number,
+                encoder=here.settings.encoder or "",
+                scorer=attention.scoring.mechanism.scorer,
+                documents=view.keys.documents,
+                last_key=last_key,
+                scores=tuple(scores),
             )
-            assert self.test is not None
-            self._store.record(SETTING, self.test.model_dump(mode="json"))
+            self._use(test)
+            here.store.record(SETTING, test.model_dump(mode="json"))
 
     def _use(self, test: ForeignTest) -> None:
         # Under another version all others are due again, as one that is activated once more.
         same = self.test is not None and self.test.version == test.version
-        self.test, self.settled = (
-            test,
-            {**(self.settled if same else {}), test.version: test.settled},
-        )
+        self.test = test
+        self.settled = {**(self.settled if same else {}), test.version: test.settled}
 
     def _is_recent(self, view: View, last_key: int) -> bool:
         """Return whether the test is of this version, and few keys are new since."""
@@ -221,24 +214,9 @@ class ForeignTests:
         few = last_key - self.test.last_key <= view.keys.keys // 2
         return few and low <= view.keys.documents <= high
 
-    def _own_scores(self, view: View, block: int) -> tuple[Attention, list[float]]:
-        """Ask passages, and return their best unscaled scores among the other documents."""
-        documents = self._store.sample(PASSAGES)
-        texts = list(passages(documents))
-        encode, starts = self._encoder().encode_queries, range(0, len(texts), block)
-        parts = [encode(texts[start : start + block]) for start in starts]
-        queries = Queries(np.concatenate(parts))
-        attention = attend(view, self.settings, queries, AttentionOptions(attend=2))
-        scores = [
-            best_score(attention, query, document.row)
-            for query, (document, text) in enumerate(zip(documents, texts, strict=True))
-            if text
-        ]
-        return attention, [round(score, 6) for score in scores if score is not None]
-
     def _read(self) -> None:
         """Use the stored test, if it is one of this encoder's."""
-        stored = self._store.settings().get(SETTING)
+        stored = self._collection.store.settings().get(SETTING)
         if stored is None:
             return
         try:
@@ -246,7 +224,7 @@ class ForeignTests:
         except ValidationError:  # of another version of this program
             self.test = None
             return
-        if test.encoder == self.settings.encoder:
+        if test.encoder == self._collection.settings.encoder:
             self._use(test)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,12 +14,16 @@ from attend.api.search import Query, QueryPart, SearchRequest
 from attend.attention import Softmax
 from attend.collection.versions import View
 from attend.core.arrays import KeyTable, locate, top, unit
+from attend.core.deadline import limits
 from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
 from attend.core.types import Float32, Float64, Floats, Int64
 from attend.encoder import Encoder
 from attend.store import CollectionStore
 from attend.write.ingest import as_embedding
+
+CHARACTERS = 100
+"""Characters of text that cost about what searching for one more query does."""
 
 NO_DIRECTION = 1e-6
 """Length of a blend of unit vectors below which only rounding is left."""
@@ -70,6 +74,25 @@ class Search:
     parts: Sequence[QueryPart]
     started: float
     query: EncodedQuery | None = None
+
+    def common_options(self) -> Hashable:
+        """Return what searches that are answered together have in common."""
+        request = self.request
+        # Without text there are no words, and what was fitted with them does not fit.
+        worded = any(part.text and part.weight > 0 for part in self.parts)
+        masked = [part.id for part in self.parts if part.id and request.exclude_self]
+        # A mixture has heads of its own: nothing is answered together with it.
+        alone = None if request.query.mixture is None else object()
+        names = sorted(request.model_fields_set - {"query"})
+        options = repr([getattr(request, name) for name in names])
+        # One of several callers reads for all of them, within its own limit.
+        return worded, tuple(masked), alone, limits.most, tuple(names), options
+
+    @staticmethod
+    def cost(searches: Sequence[Search]) -> int:
+        """Return the cost of searches, as a number of queries by vector."""
+        texts = [part.text for search in searches for part in search.parts if part.text]
+        return len(searches) + sum(map(len, texts)) // CHARACTERS
 
 
 class Queries(NamedTuple):

@@ -16,7 +16,7 @@ from attend.core.errors import AttendError, InvalidRequest, SourceError, Unknown
 from attend.core.liking import Liking
 from attend.core.settings import Settings
 from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
-from attend.engines.engine import Learnable
+from attend.engines.engine import StoredCollection
 from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
 from attend.write.ingest import as_embedding, check_id, refuse
@@ -38,7 +38,7 @@ SOURCE = "given"
 
 
 def add_feedback(
-    collection: Learnable,
+    collection: StoredCollection,
     items: Iterable[FeedbackItem | Example | Mapping[str, Any]],
     *,
     delete_stored: bool = False,
@@ -85,7 +85,7 @@ def add_feedback(
 
 
 def add_interactions(
-    collection: Learnable,
+    collection: StoredCollection,
     items: Iterable[InteractionItem | Interaction | Mapping[str, Any]],
     *,
     delete_stored: bool = False,
@@ -152,7 +152,7 @@ def _field_of(position: int, field: str | None) -> str:
 
 
 def unfit(
-    collection: Learnable, entries: Sequence[Example | Interaction]
+    collection: StoredCollection, entries: Sequence[Example | Interaction]
 ) -> dict[int, AttendError]:
     """Return the collection's errors about examples or interactions, by their positions."""
     rows = collection.store.rows_of(list({entry.document for entry in entries}))
@@ -286,7 +286,7 @@ def is_earlier(entry: Example | Interaction, other: Example | Interaction) -> bo
 
 
 def _questions(
-    collection: Learnable, queries: Sequence[QueryInput], progress: OnStage | None
+    collection: StoredCollection, queries: Sequence[QueryInput], progress: OnStage | None
 ) -> list[Question]:
     """Return each query with its embedding: a vector as it is stored, a text as it is encoded."""
     texts = [query for query in queries if isinstance(query, str)]
@@ -301,7 +301,7 @@ def _questions(
     ]
 
 
-def _stored_embeddings(collection: Learnable, texts: Sequence[str]) -> dict[str, Float32]:
+def _stored_embeddings(collection: StoredCollection, texts: Sequence[str]) -> dict[str, Float32]:
     """Return the embeddings of texts that are stored; none if the encoder has changed since."""
     if len(texts) <= FEW:
         return {}
@@ -313,7 +313,7 @@ def _stored_embeddings(collection: Learnable, texts: Sequence[str]) -> dict[str,
 
 
 def _encode(
-    collection: Learnable, texts: Sequence[str], progress: OnStage | None
+    collection: StoredCollection, texts: Sequence[str], progress: OnStage | None
 ) -> Iterator[Float32]:
     """Yield the embeddings of texts; `progress` is called before each batch and at the end."""
     if not texts:
