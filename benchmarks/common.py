@@ -7,17 +7,26 @@ import json
 import math
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from numpy.typing import ArrayLike
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
 
 sys.path[:0] = [str(ROOT), str(ROOT / "index"), str(ROOT / "service")]
 
-from attend.measure.statistics import Interval  # noqa: E402  # found by the path above
+from attend.measure.statistics import (  # noqa: E402  # found by the path above
+    LEVEL,
+    Interval,
+    difference_intervals,
+    paired_randomisation,
+)
 
 
 def parser(description: str, **options: Any) -> argparse.ArgumentParser:
@@ -28,13 +37,12 @@ def parser(description: str, **options: Any) -> argparse.ArgumentParser:
     return made
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """--quick, --json, and the folder of the data sets as --folder (or --sets)."""
+def sets_parser(description: str) -> argparse.ArgumentParser:
+    """The same with the folder of the data sets, as --folder (or --sets)."""
     made = parser(description)
-    made.add_argument(
-        "--folder", "--sets", dest="sets", type=Path, default=DATA, help="folder of the data sets"
-    )
-    return made.parse_args()
+    named = {"dest": "folder", "type": Path, "default": DATA, "help": "folder of the data sets"}
+    made.add_argument("--folder", "--sets", **named)
+    return made
 
 
 def data_set(folder: Path, name: str) -> Path:
@@ -43,6 +51,35 @@ def data_set(folder: Path, name: str) -> Path:
     if not path.is_dir():
         sys.exit(f"The data set {name} is not in {folder}; name its folder with --folder.")
     return path
+
+
+def json_lines(path: Path, *, whole: bool = True) -> list[dict[str, Any]]:
+    """The rows of a file; one that need not be `whole` may have lines that a killed run broke."""
+    rows = []
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            with nullcontext() if whole else suppress(ValueError):
+                rows.append(json.loads(line))
+    return rows
+
+
+def pairs(path: Path) -> list[tuple[str, str]]:
+    """Users and items: the first two columns of a file with tabs, under its header."""
+    with path.open(encoding="utf-8") as lines:
+        next(lines)
+        return [(user, item) for user, item, *_ in map(str.split, lines)]
+
+
+def timed(
+    call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter, repeats: int = 1
+) -> tuple[Any, float]:
+    """What a call returns, and the fewest seconds that it took by this clock."""
+    seconds = []
+    for _ in range(repeats):
+        started = clock()
+        found = call()
+        seconds.append(clock() - started)
+    return found, min(seconds)
 
 
 def progress(said: str) -> None:
@@ -91,8 +128,8 @@ class Row(NamedTuple):
 
     def told(self) -> dict[str, Any]:
         """For programs: without the values of single queries."""
-        plain = {name: each for name, each in self._asdict().items() if name != "values"}
-        return {name: each for name, each in plain.items() if name == "measured" or each != ""}
+        fields = self._asdict().items()
+        return {name: each for name, each in fields if name != "values" and each != ""}
 
     def line(self) -> str:
         """For people."""
@@ -130,6 +167,12 @@ class Difference(NamedTuple):
     low: float
     high: float
     p: float
+
+
+def difference(after: ArrayLike, before: ArrayLike) -> Difference:
+    """The mean of after - before over pairs (n)."""
+    (interval,) = difference_intervals(after, before, [LEVEL])
+    return Difference(*interval, paired_randomisation(after, before))
 
 
 def difference_row(name: str, what: str, found: Difference) -> Row:
@@ -188,7 +231,7 @@ class Results:
                 file.write(json.dumps(line) + "\n")
 
     def _read(self, path: Path) -> None:
-        lines = list(_whole_lines(path))
+        lines = json_lines(path, whole=False)
         found = lines[0].get("setting") if lines else None
         if found != self.setting:
             sys.exit(
@@ -203,12 +246,3 @@ class Results:
                 self.rows[row.name] = row._replace(values=tuple(row.values))
             else:
                 self.finished[line["section"]] = line["finished"]
-
-
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """All but a last line that a killed run left half written."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import Difference, Results, Row, data_set, progress, row_of
+from common import Difference, Results, Row, data_set, difference, progress, row_of
 
 from attend import Collection, Data
 from attend.api.base import parse
@@ -33,12 +33,7 @@ from attend.measure.rankings import (
     read_qrels,
     read_queries,
 )
-from attend.measure.statistics import (
-    LEVEL,
-    difference_intervals,
-    mean_interval,
-    paired_randomisation,
-)
+from attend.measure.statistics import mean_interval
 from attend.source import guess, open_source, sample
 from attend.write.build import Mapped, build
 from attend.write.feedback import add_feedback
@@ -319,12 +314,6 @@ class Contest:
 
     def difference(self, after: str, before: str, ids: Sequence[str] | None = None) -> Difference:
         return difference(self.values(after, ids), self.values(before, ids))
-
-
-def difference(after: Float64, before: Float64) -> Difference:
-    return Difference(
-        *difference_intervals(after, before, [LEVEL])[0], paired_randomisation(after, before)
-    )
 
 
 def variant(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from common import ROOT, Row, number
+from common import ROOT, Row, json_lines, number
 
 LEDGER = ROOT / "benchmarks" / "ledger.jsonl"
 
@@ -45,28 +46,37 @@ class Reading(NamedTuple):
     high: float | None = None
     note: str = ""
 
+    def cells(self) -> list[str]:
+        """As the table has them, between the row's name and the number of its readings."""
+        span = "" if self.low is None else f"{number(self.low)} to {number(self.high)}"
+        return [self.what, number(self.value), span, self.when[:10], self.revision]
+
+
+HEADER = ["row", "what", "value", "95 % interval", "day", "revision", "readings"]
+
 
 def append(row: Row, setting: str, path: Path = LEDGER) -> None:
     """Append one reading, in one write: scripts that run at once do not mix their lines."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    reading = Reading(
-        when, revision(), setting, row.name, row.what.strip(), row.measured, row.low, row.high,
-        row.note,
-    )  # fmt: skip
+    measured = (row.name, row.what.strip(), row.measured, row.low, row.high, row.note)
+    reading = Reading(when, revision(), setting, *measured)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(reading._asdict(), ensure_ascii=False) + "\n")
 
 
-def readings(path: Path = LEDGER) -> Iterator[Reading]:
-    """Return all readings in their order; a line that a killed run left half is passed over."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            continue
-        yield Reading(**fields)
+def readings(path: Path = LEDGER, prefix: str = "") -> Iterator[Reading]:
+    """Yield the readings of the rows whose names begin so, in their order."""
+    for fields in json_lines(path, whole=False) if path.exists() else ():
+        if fields["row"].startswith(prefix):
+            yield Reading(**fields)
+
+
+def table(path: Path = LEDGER, prefix: str = "", setting: str = "full") -> list[list[str]]:
+    """Return the last reading of each row: the cells of HEADER."""
+    every = list(readings(path, prefix))
+    counts = Counter(reading.row for reading in every)
+    last = {reading.row: reading for reading in every if reading.setting == setting}
+    return [[row, *reading.cells(), str(counts[row])] for row, reading in last.items()]
 
 
 def revision() -> str:
@@ -82,48 +92,13 @@ def revision() -> str:
 
 
 def _git(*command: str) -> str:
-    done = subprocess.run(
-        ["git", *command], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    said = subprocess.check_output(
+        ["git", *command], cwd=ROOT, stderr=subprocess.DEVNULL, timeout=30
     )
-    return done.stdout.strip()
-
-
-def table(path: Path = LEDGER, prefix: str = "", setting: str = "full") -> list[list[str]]:
-    """Return the last reading of each row: what, value, interval, readings, when, revision."""
-    last, counts = dict[str, Reading](), dict[str, int]()
-    for reading in readings(path):
-        counts[reading.row] = counts.get(reading.row, 0) + 1
-        if reading.row.startswith(prefix) and reading.setting == setting:
-            last[reading.row] = reading
-    return [[row, *_cells(reading), str(counts[row])] for row, reading in last.items()]
-
-
-def _cells(reading: Reading) -> list[str]:
-    span = "" if reading.low is None else f"{number(reading.low)} to {number(reading.high)}"
-    return [reading.what, number(reading.value), span, reading.when[:10], reading.revision]
-
-
-HEADER = ["row", "what", "value", "95 % interval", "day", "revision", "readings"]
+    return said.decode().strip()
 
 
 def main() -> None:
-    options = arguments()
-    if options.every:
-        for reading in readings(options.ledger):
-            if reading.row.startswith(options.row):
-                print(json.dumps(reading._asdict(), ensure_ascii=False))
-        return
-    rows = table(options.ledger, options.row, options.setting)
-    if options.markdown:
-        for cells in (HEADER, ["---"] * len(HEADER), *rows):
-            print("| " + " | ".join(cells) + " |")
-        return
-    widths = [max(len(cells[place]) for cells in (HEADER, *rows)) for place in range(len(HEADER))]
-    for cells in (HEADER, *rows):
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)))
-
-
-def arguments() -> argparse.Namespace:
     made = argparse.ArgumentParser(
         description="Print the table of the last readings of the test splits.",
         epilog=EPILOG,
@@ -134,7 +109,19 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--every", action="store_true", help="all readings, one JSON object a line")
     made.add_argument("--markdown", action="store_true", help="as a table for the documentation")
     made.add_argument("--ledger", type=Path, default=LEDGER, help="another file")
-    return made.parse_args()
+    options = made.parse_args()
+    if options.every:
+        for reading in readings(options.ledger, options.row):
+            print(json.dumps(reading._asdict(), ensure_ascii=False))
+        return
+    rows = [HEADER, *table(options.ledger, options.row, options.setting)]
+    if options.markdown:
+        rows.insert(1, ["---"] * len(HEADER))
+        print("\n".join(f"| {' | '.join(cells)} |" for cells in rows))
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Ratings: what users would give books, beside the Surprise library on the same folds.
 
+    python benchmarks/recommend.py --only ratings [--quick] [--json]
+
 No ratings by user are among the data sets, so these are simulated. They are stored as interactions,
 learned from and asked for through the package's public API; a part of the users is never stored,
 and their history is sent with each question.
@@ -11,29 +13,31 @@ no texts, which carry 35 % of taste here, and ours does: the rows say so.
 
 from __future__ import annotations
 
-import json
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ledger
 import numpy as np
-from common import DATA, Row, data_set, parser, progress, tell
+from common import (
+    DATA,
+    Row,
+    data_set,
+    difference,
+    difference_row,
+    json_lines,
+    progress,
+    row_of,
+    timed,
+)
 
 from attend import Collection, Data
 from attend.core.types import Float32, Float64, Int64
 from attend.learning import train
 from attend.learning.data import Ratings as Numbered
 from attend.learning.rating_net import Baseline
-from attend.measure.statistics import (
-    LEVEL,
-    by_group,
-    difference_intervals,
-    mean_interval,
-    paired_randomisation,
-)
+from attend.measure.interactions import RatingErrors
+from attend.measure.statistics import by_group
 from attend.store import Interaction
 from attend.write.feedback import add_interactions
 
@@ -110,13 +114,13 @@ def simulated(
 
 def _liking(embeddings: Float32, users: int, world: World, random: np.random.Generator) -> Float64:
     """(u, n): what taste adds to a rating, in stars."""
-    items = np.concatenate(
-        [
-            _text_factors(embeddings, world, random),
-            random.normal(size=(len(embeddings), world.factors)),
-        ],
-        axis=1,
-    )
+    centred = embeddings.astype(np.float64) - embeddings.mean(axis=0)
+    left, _, _ = np.linalg.svd(centred, full_matrices=False)
+    # Mixtures of the directions in which the texts vary most, of unit variance.
+    directions = left[:, : world.text_directions] * np.sqrt(len(embeddings))
+    mixed = directions @ random.normal(size=(directions.shape[1], world.factors))
+    of_texts = (mixed - mixed.mean(axis=0)) / mixed.std(axis=0)
+    items = np.hstack([of_texts, random.normal(size=(len(embeddings), world.factors))])
     shares = np.repeat([world.text_share, 1 - world.text_share], world.factors)
     groups = random.normal(size=(world.clusters, items.shape[1]))
     own = random.normal(size=(users, items.shape[1]))
@@ -127,39 +131,21 @@ def _liking(embeddings: Float32, users: int, world: World, random: np.random.Gen
     return np.asarray(world.taste * liking)
 
 
-def _text_factors(embeddings: Float32, world: World, random: np.random.Generator) -> Float64:
-    """(n, factors) of unit variance: mixtures of the directions in which the texts vary most."""
-    centred = embeddings.astype(np.float64) - embeddings.mean(axis=0)
-    left, _, _ = np.linalg.svd(centred, full_matrices=False)
-    directions = left[:, : world.text_directions] * np.sqrt(len(embeddings))
-    mixing = random.normal(size=(directions.shape[1], world.factors))
-    mixed = directions @ mixing
-    return np.asarray((mixed - mixed.mean(axis=0)) / mixed.std(axis=0))
-
-
 def _known(
     liking: Float64, quality: Float64, ratings: int, world: World, random: np.random.Generator
 ) -> Float64:
-    """(u, n) of booleans: who rated what, long-tailed on both sides."""
+    """(u, n) of booleans: who rated what, long-tailed on both sides.
+
+    Each user rated at least FEWEST, and at most half of all items.
+    """
     users, items = liking.shape
     fame = random.normal(0, world.popularity, items) + 0.8 * quality
     drawn = fame + world.pull * liking + random.gumbel(size=liking.shape)
-    counts = _activity(users, items, ratings, world, random)
-    order = np.argsort(-drawn, axis=1)
-    known = np.zeros(liking.shape, dtype=bool)
-    for user, count in enumerate(counts):
-        known[user, order[user, :count]] = True
-    return known
-
-
-def _activity(
-    users: int, items: int, ratings: int, world: World, random: np.random.Generator
-) -> Int64:
-    """(u,) ratings of each user: at least FEWEST, at most half of all items."""
     weights = np.exp(random.normal(0, world.activity, users))
     spare = max(0, ratings - FEWEST * users)
     counts = FEWEST + np.rint(weights / weights.sum() * spare).astype(np.int64)
-    return np.minimum(counts, items // 2)
+    ranks = np.argsort(np.argsort(-drawn, axis=1), axis=1)
+    return np.asarray(ranks < np.minimum(counts, items // 2)[:, None])
 
 
 CHOOSING, JUDGING = 0, 1
@@ -168,9 +154,6 @@ CHOOSING, JUDGING = 0, 1
 FOLDS = 5
 NEW_USERS = 0.05
 """Of all users, those who are never stored."""
-
-TARGETS = 256
-"""Asked for at once."""
 
 QUICK_USERS, QUICK_RATINGS = 250, 25_000
 
@@ -239,69 +222,55 @@ def rows(quick: bool, folder: Path = DATA) -> Iterator[Row]:
 def _rows(
     collection: Collection, ids: Sequence[str], ratings: Ratings, folds: int
 ) -> Iterator[Row]:
-    truth: list[np.ndarray] = []
-    new: list[np.ndarray] = []
-    users: list[np.ndarray] = []
-    said: dict[str, list[Said]] = {}
     place = np.random.default_rng(0).integers(0, FOLDS, len(ratings.values))
     peers = _tuned(Fold(ratings, place == 0, ids), tune=folds > 1)
+    said: dict[str, list[Said]] = {}
+    new: list[np.ndarray] = []
     for at in range(folds):
         fold = Fold(ratings, place == at, ids)
         unknown = _new_users(ratings, at)
-        for name, found in _fold(collection, fold, unknown, peers).items():
-            said.setdefault(name, []).append(found)
-            error = found.mean - fold.asked.values
-            progress(f"fold {at + 1}: {name} RMSE {_rmse(error):.4f}, {found.seconds:.0f} s")
-        truth.append(fold.asked.values)
         new.append(np.isin(fold.asked.users, unknown))
-        users.append(fold.asked.users)
-    everything = {
-        name: np.concatenate([each.mean for each in found]) for name, found in said.items()
+        for name, found in {
+            "attend": _attend(collection, fold, unknown),
+            "baseline": _baseline(fold),
+            **{name: _surprise(fold, peer) for name, peer in peers.items()},
+        }.items():
+            said.setdefault(name, []).append(found)
+            error = _rmse(found.mean - fold.asked.values)
+            progress(f"fold {at + 1}: {name} RMSE {error:.4f}, {found.seconds:.0f} s")
+    order = np.concatenate([np.flatnonzero(place == at) for at in range(folds)])
+    users, truth = ratings.users[order], ratings.values[order]
+    errors = {
+        name: np.concatenate([each.mean for each in found]) - truth for name, found in said.items()
     }
-    values, asked, unseen = (np.concatenate(each) for each in (truth, users, new))
-    yield from _accuracy(everything, values, asked, unseen)
+    yield from _accuracy(errors, users, np.concatenate(new))
     spread = np.concatenate([each.std for each in said["attend"] if each.std is not None])
     for level, width in (("0.8", 1.2816), ("0.95", 1.96)):
-        inside = np.abs(everything["attend"] - values) <= width * spread
-        yield Row(
-            f"ratings.coverage.{level}", f"ratings within their {level} interval", inside.mean()
-        )
+        inside = np.abs(errors["attend"]) <= width * spread
+        what = f"ratings within their {level} interval"
+        yield Row(f"ratings.coverage.{level}", what, inside.mean())
     seconds = float(np.mean([each.seconds for each in said["attend"]]))
     yield Row("ratings.seconds", "ratings: seconds of training, one fold", seconds)
 
 
 def _accuracy(
-    said: Mapping[str, np.ndarray], truth: np.ndarray, users: np.ndarray, new: np.ndarray
+    errors: Mapping[str, np.ndarray], users: np.ndarray, new: np.ndarray
 ) -> Iterator[Row]:
     """Errors of everybody, differences from each peer, and those of users nobody trained on."""
-    for name, mean in said.items():
-        error = mean - truth
-        interval = mean_interval(by_group(error**2, users))
-        low, high = np.sqrt([interval.low, interval.high])
-        row = Row(f"ratings.{name}.rmse", f"ratings, RMSE: {name}", _rmse(error), low, high)
+    for name, error in errors.items():
+        found = RatingErrors(error, users).intervals()
         seen = "texts and ratings" if name == "attend" else "ratings alone"
-        yield row._replace(note=f"MAE {np.abs(error).mean():.4f}; sees {seen}")
-    ours = (said["attend"] - truth) ** 2
-    for name in set(said) - {"attend"}:
-        theirs = (said[name] - truth) ** 2
-        sides = by_group(theirs, users), by_group(ours, users)
-        (gain,) = difference_intervals(*sides, [LEVEL])
-        p = paired_randomisation(*sides)
-        row = Row(
-            f"ratings.gain.{name}", f"ratings, squared error less than {name}'s by", *gain
-        ).wanted(">", 0)
-        yield row._replace(note=f"p = {p:.4f}")
+        row = row_of(f"ratings.{name}.rmse", f"ratings, RMSE: {name}", found["rmse"])
+        yield row._replace(note=f"MAE {found['mae'].mean:.4f}; sees {seen}")
+    squares = {name: by_group(error**2, users) for name, error in errors.items()}
+    for name in errors:
+        if name != "attend":
+            gain = difference(squares[name], squares["attend"])
+            what = f"ratings, squared error less than {name}'s by"
+            yield difference_row(f"ratings.gain.{name}", what, gain).wanted(">", 0)
     for name in ("attend", "baseline"):
-        error = (said[name] - truth)[new]
-        yield Row(f"ratings.new_users.{name}", f"users never stored, RMSE: {name}", _rmse(error))
-
-
-def ratios(found: Mapping[str, Row]) -> dict[str, float]:
-    """RMSE of each peer over ours: above 1 is better than the peer."""
-    ours = found["ratings.attend.rmse"].measured or np.nan
-    names = [name for name in (*PEERS, "baseline") if f"ratings.{name}.rmse" in found]
-    theirs = {name: found[f"ratings.{name}.rmse"].measured or np.nan for name in names}
-    return {f"rmse_{name}_over_attend": round(each / ours, 4) for name, each in theirs.items()}
+        of_new = _rmse(errors[name][new])
+        yield Row(f"ratings.new_users.{name}", f"users never stored, RMSE: {name}", of_new)
 
 
 # -- one fold -------------------------------------------------------------------------------------
@@ -322,17 +291,6 @@ def _tuned(fold: Fold, tune: bool) -> dict[str, Peer]:
     return chosen
 
 
-def _fold(
-    collection: Collection, fold: Fold, new: np.ndarray, peers: Mapping[str, Peer]
-) -> dict[str, Said]:
-    """Everybody's predictions of what is held out."""
-    return {
-        "attend": _attend(collection, fold, new),
-        "baseline": _baseline(fold),
-        **{name: _surprise(fold, peer) for name, peer in peers.items()},
-    }
-
-
 def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> Said:
     """Learned from those who are stored; asked for each user, by name or with their history."""
     if collection.store.active("predict") is not None:
@@ -345,9 +303,7 @@ def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> Said:
         [Interaction(str(user), fold.ids[item], float(value)) for user, item, value in stored],
         delete_stored=True,
     )
-    began = time.perf_counter()
-    report = train(collection, objective="ratings")
-    seconds = time.perf_counter() - began
+    report, seconds = timed(lambda: train(collection, objective="ratings"))
     if not report["promoted"]:
         progress(f"Not promoted: {report['reason']}")
     mean, std = np.empty(len(asked.values)), np.empty(len(asked.values))
@@ -358,12 +314,10 @@ def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> Said:
             own = known.users == user
             pairs = zip(known.items[own], known.values[own], strict=True)
             who = {"history": [{"id": fold.ids[item], "value": float(v)} for item, v in pairs]}
-        for at in range(0, len(places), TARGETS):
-            some = places[at : at + TARGETS]
-            targets = [fold.ids[item] for item in asked.items[some]]
-            found = collection.recommend(target=targets, **who).predictions
-            mean[some] = [each["mean"] for each in found]
-            std[some] = [each["std"] for each in found]
+        targets = [fold.ids[item] for item in asked.items[places]]
+        found = collection.recommend(target=targets, **who).predictions
+        mean[places] = [each["mean"] for each in found]
+        std[places] = [each["std"] for each in found]
     return Said(mean, std, seconds)
 
 
@@ -386,9 +340,7 @@ def _surprise(fold: Fold, peer: Peer) -> Said:
     )
     options = {name: each for name, each in peer.items() if name != "name"}
     method = getattr(surprise, peer["name"])(**options)
-    began = time.perf_counter()
-    method.fit(trainset)
-    seconds = time.perf_counter() - began
+    _, seconds = timed(lambda: method.fit(trainset))
     found = [
         method.predict(int(u), int(i)).est for u, i in zip(asked.users, asked.items, strict=True)
     ]
@@ -404,15 +356,11 @@ def _new_users(ratings: Ratings, fold: int) -> np.ndarray:
 
 def _books(data: Data, folder: Path) -> tuple[Collection, list[str], np.ndarray]:
     """Books as documents, their ids, and their embeddings in the same order."""
-    with (data_set(folder, "goodbooks") / "books.jsonl").open(encoding="utf-8") as file:
-        books = [json.loads(line) for line in file][:ITEMS]
+    books = json_lines(data_set(folder, "goodbooks") / "books.jsonl")[:ITEMS]
     collection = data.create("books")
+    texts = [f"{row['title']}. {row['authors']}. {' '.join(row['tags'][:6])}" for row in books]
     collection.upsert(
-        [
-            {"id": each["id"], "text": f"{each['title']}. {each['authors']}. {' '.join(tags)}"}
-            for each in books
-            for tags in [each["tags"][:6]]
-        ]
+        {"id": row["id"], "text": text} for row, text in zip(books, texts, strict=True)
     )
     ids = [str(each["id"]) for each in books]
     rows_of = collection.store.rows_of(ids)
@@ -423,20 +371,3 @@ def _books(data: Data, folder: Path) -> tuple[Collection, list[str], np.ndarray]
 
 def _rmse(errors: np.ndarray) -> float:
     return float(np.sqrt((errors**2).mean()))
-
-
-def main() -> None:
-    made = parser(__doc__.splitlines()[0])
-    made.add_argument("--folder", type=Path, default=DATA, help="folder of the data sets")
-    given = made.parse_args()
-    found = {}
-    for row in rows(given.quick, given.folder):
-        found[row.name] = row
-        progress(row.line())
-        ledger.append(row, "quick" if given.quick else "full")
-    figures = {name: row.told() for name, row in found.items()}
-    tell(ratios(found), {"rows": figures} if given.json else {}, given.json)
-
-
-if __name__ == "__main__":
-    main()

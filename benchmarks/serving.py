@@ -29,17 +29,18 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import numpy as np
-from common import DATA, ROOT, data_set, parser, progress, tell
+from common import ROOT, data_set, json_lines, progress, sets_parser, tell
 
 from attend import Data
 from attend.core.types import Float32
+from attend.keys.vectors import share_found
 
 WRK = shutil.which("wrk")
 
@@ -158,37 +159,42 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @contextmanager
-def running(
-    command: Sequence[str], port: int, ready: str, log: Path, **environment: str
-) -> Iterator[str]:
-    """A server's address, once `ready` is answered; the process is ended afterwards."""
+def running(command: Sequence[str], ready: str, **environment: str) -> Iterator[str]:
+    """A server's address, once `ready` is answered; the process is ended afterwards.
+
+    Args:
+        command: `--port` and a free port are added.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
     address = f"http://127.0.0.1:{port}"
-    with log.open("w") as file:
+    with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | environment, stdout=file, stderr=file
+            [*command, "--port", port],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdout=log,
+            stderr=log,
         )
         try:
-            _wait(process, address + ready, log)
+            deadline = time.monotonic() + READY_SECONDS
+            while not _answers(address + ready):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise SystemExit(f"A server did not start; it said:\n{log.read()}")
+                time.sleep(0.2)
             yield address
         finally:
             process.terminate()
             process.wait(60)
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise SystemExit(f"A server did not start; it said:\n{log.read_text()}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def ask(address: str, request: Request) -> Any:
@@ -200,50 +206,59 @@ def ask(address: str, request: Request) -> Any:
         return json.load(answer)
 
 
+class Side(NamedTuple):
+    """One server under load, and how the ids of the hits are read from its answers."""
+
+    address: str
+    requests: Sequence[Request]
+    ids: Callable[[Any], list[str]]
+
+    def hits(self, count: int) -> list[list[str]]:
+        """The ids that the first requests find."""
+        return [self.ids(ask(self.address, each)) for each in self.requests[:count]]
+
+
+def batches(vectors: Float32) -> Iterator[tuple[list[str], Float32]]:
+    """Ids and vectors of BATCH rows at a time."""
+    for at in range(0, len(vectors), BATCH):
+        part = vectors[at : at + BATCH]
+        yield [str(at + n) for n in range(len(part))], part
+
+
 # --- ours -------------------------------------------------------------------------------------
 
 
-def our_server(data: Path, log: Path) -> Any:
-    port = free_port()
-    command = [sys.executable, "-m", "service", "--data", str(data), "--port", str(port)]
-    processes = ["--processes", str(len(os.sched_getaffinity(0)))]
-    return running([*command, *processes, "--cache-mib", "0"], port, "/readyz", log, **OFFLINE)
+def our_server(data: Path) -> Any:
+    processes = str(len(os.sched_getaffinity(0)))
+    command = [sys.executable, "-m", "service", "--data", str(data), "--processes", processes]
+    return running([*command, "--cache-mib", "0"], "/readyz", **OFFLINE)
 
 
-def our_text(text: str) -> Request:
-    return Request("POST", OURS, json.dumps({"query": text, "k": HITS}))
-
-
-def our_vector(vector: Float32) -> Request:
-    return Request("POST", OURS, json.dumps({"query": vector.tolist(), "k": HITS}))
-
-
-def our_ids(answer: Any) -> list[str]:
-    return [hit["id"] for hit in answer["hits"]]
+def our_side(address: str, queries: Iterable[str | list[float]]) -> Side:
+    bodies = (json.dumps({"query": query, "k": HITS}) for query in queries)
+    requests = [Request("POST", OURS, body) for body in bodies]
+    return Side(address, requests, lambda answer: [hit["id"] for hit in answer["hits"]])
 
 
 def build_texts(folder: Path, texts: Mapping[str, str]) -> Float32:
     """Our collection of texts, cut off at the window as txtai does it; its embeddings (n, d)."""
-    data = Data(folder)
-    collection = data.create("default", passages=False)
-    given = [{"id": id, "text": text} for id, text in texts.items()]
-    for at in range(0, len(given), BATCH):
-        collection.upsert(given[at : at + BATCH])
-    collection.publish()
-    with collection.store.all_keys() as (_, batches):
-        embeddings = np.concatenate([batch.vectors for batch in batches])
-    data.close()
-    return embeddings
+    with closing(Data(folder)) as data:
+        collection = data.create("default", passages=False)
+        given = [{"id": id, "text": text} for id, text in texts.items()]
+        for at in range(0, len(given), BATCH):
+            collection.upsert(given[at : at + BATCH])
+        collection.publish()
+        with collection.store.all_keys() as (_, blocks):
+            return np.concatenate([block.vectors for block in blocks])
 
 
 def build_vectors(folder: Path, vectors: Float32) -> None:
-    data = Data(folder)
-    collection = data.create("default", dimension=vectors.shape[1], normalize=True)
-    for at in range(0, len(vectors), BATCH):
-        part = vectors[at : at + BATCH]
-        collection.upsert([{"id": str(at + n), "vector": each} for n, each in enumerate(part)])
-    collection.publish()
-    data.close()
+    with closing(Data(folder)) as data:
+        collection = data.create("default", dimension=vectors.shape[1], normalize=True)
+        for ids, part in batches(vectors):
+            rows = zip(ids, part, strict=True)
+            collection.upsert({"id": id, "vector": each} for id, each in rows)
+        collection.publish()
 
 
 # --- txtai ------------------------------------------------------------------------------------
@@ -270,51 +285,40 @@ def build_txtai(folder: Path, texts: Mapping[str, str], embeddings: Float32) -> 
     (folder / "config.yml").write_text(f"path: {folder / 'index'}\nembeddings:\n")
 
 
-def txtai_server(folder: Path, log: Path) -> Any:
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "--port", str(port), "--log-level", "warning"]
-    settings = {"CONFIG": str(folder / "config.yml"), **OFFLINE}
-    return running([*command, "txtai.api:app"], port, "/count", log, **settings)
+def txtai_server(folder: Path) -> Any:
+    command = [sys.executable, "-m", "uvicorn", "--log-level", "warning", "txtai.api:app"]
+    return running(command, "/count", CONFIG=str(folder / "config.yml"), **OFFLINE)
 
 
-def txtai_text(text: str) -> Request:
-    return Request("GET", f"/search?query={quote(text, safe='')}&limit={HITS}")
-
-
-def txtai_ids(answer: Any) -> list[str]:
-    return [hit["id"] for hit in answer]
+def txtai_side(address: str, texts: Iterable[str]) -> Side:
+    paths = (f"/search?query={quote(text, safe='')}&limit={HITS}" for text in texts)
+    requests = [Request("GET", path) for path in paths]
+    return Side(address, requests, lambda answer: [hit["id"] for hit in answer])
 
 
 # --- Chroma -----------------------------------------------------------------------------------
 
 
-def chroma_server(folder: Path, log: Path) -> Any:
-    port = free_port()
+def chroma_server(folder: Path) -> Any:
     program = str(Path(sys.executable).with_name("chroma"))
-    command = [program, "run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-    return running(command, port, "/api/v2/heartbeat", log, ANONYMIZED_TELEMETRY="False")
+    command = [program, "run", "--path", str(folder), "--host", "127.0.0.1"]
+    return running(command, "/api/v2/heartbeat", ANONYMIZED_TELEMETRY="False")
 
 
-def fill_chroma(address: str, vectors: Float32) -> str:
-    """A collection in Chroma's default settings, but for inner products; the path to ask at."""
+def chroma_side(address: str, vectors: Float32, queries: Iterable[list[float]]) -> Side:
+    """Fill a collection in Chroma's default settings, but for inner products."""
     wanted = {"name": "default", "configuration": {"hnsw": {"space": "ip"}}}
-    made = ask(address, Request("POST", CHROMA, json.dumps(wanted)))
-    path = f"{CHROMA}/{made['id']}"
-    for at in range(0, len(vectors), BATCH):
-        part = vectors[at : at + BATCH]
-        ids = [str(at + n) for n in range(len(part))]
+    path = f"{CHROMA}/{ask(address, Request('POST', CHROMA, json.dumps(wanted)))['id']}"
+    for ids, part in batches(vectors):
         body = json.dumps({"ids": ids, "embeddings": part.tolist()})
         ask(address, Request("POST", f"{path}/add", body))
-    return f"{path}/query"
+    options = {"n_results": HITS, "include": ["distances"]}
+    bodies = (json.dumps({"query_embeddings": [query], **options}) for query in queries)
+    requests = [Request("POST", f"{path}/query", body) for body in bodies]
+    return Side(address, requests, lambda answer: list(answer["ids"][0]))
 
 
-def chroma_vector(path: str, vector: Float32) -> Request:
-    body = {"query_embeddings": [vector.tolist()], "n_results": HITS, "include": ["distances"]}
-    return Request("POST", path, json.dumps(body))
-
-
-def chroma_ids(answer: Any) -> list[str]:
-    return list(answer["ids"][0])
+# --- the contests -------------------------------------------------------------------------------
 
 
 CONNECTIONS = 32
@@ -347,32 +351,23 @@ FULL = Plan(None, (5183, 100_000), 5, 10, 100)
 QUICK = Plan(300, (5183,), 2, 3, 10)
 
 
-class Side(NamedTuple):
-    """One server under load."""
-
-    address: str
-    requests: Sequence[Request]
-
-
 def main() -> None:
-    made = parser("Requests over HTTP beside txtai's and Chroma's servers.")
-    made.add_argument("--folder", "--sets", dest="sets", type=Path, default=DATA)
-    options = made.parse_args()
+    options = sets_parser("Requests over HTTP beside txtai's and Chroma's servers.").parse_args()
     plan = QUICK if options.quick else FULL
     if WRK is None:
         progress("wrk is not installed; the load comes from a client in Python.")
     with tempfile.TemporaryDirectory() as folder:
-        ratios, figures, embeddings = text_queries(
-            data_set(options.sets, "scifact"), plan, Path(folder)
-        )
-        of_chroma = []
+        scifact = data_set(options.folder, "scifact")
+        ratios, figures, embeddings = text_queries(scifact, plan, Path(folder))
+        of_chroma = {}
         for size in plan.sizes:
-            ratio, told = vector_queries(embeddings, size, plan, Path(folder))
-            of_chroma.append(ratio)
+            name = f"vector_{size}"
+            of_chroma[name], told = vector_queries(embeddings, size, plan, Path(folder, name))
             figures |= told
-    ratios["requests_over_chroma"] = min(of_chroma)
+    figures |= {f"{name}_requests_over_chroma": round(each, 3) for name, each in of_chroma.items()}
+    ratios["requests_over_chroma"] = min(of_chroma.values())
     figures["load_by"] = "wrk" if WRK else "python"
-    tell(ratios, figures, options.json)
+    tell({name: round(value, 3) for name, value in ratios.items()}, figures, options.json)
 
 
 def text_queries(
@@ -384,16 +379,14 @@ def text_queries(
     embeddings = build_texts(work / "ours", texts)
     (work / "txtai").mkdir()
     build_txtai(work / "txtai", texts, embeddings)
-    with ExitStack() as stack:
-        ours = stack.enter_context(our_server(work / "ours", work / "ours.log"))
-        txtai = stack.enter_context(txtai_server(work / "txtai", work / "txtai.log"))
+    with our_server(work / "ours") as ours, txtai_server(work / "txtai") as txtai:
         sides = {
-            "ours": Side(ours, [our_text(text) for text in questions]),
-            "txtai": Side(txtai, [txtai_text(text) for text in questions]),
+            "ours": our_side(ours, questions),
+            "txtai": txtai_side(txtai, questions),
         }
         many = in_turns(sides, CONNECTIONS, plan)
         one = in_turns(sides, 1, plan)
-        same = agreement(sides, questions[: plan.checked])
+        listed, theirs = (side.hits(plan.checked) for side in sides.values())
     ratios = {
         "requests_over_txtai_c32": rate(many["ours"]) / rate(many["txtai"]),
         "p50_over_txtai_c1": p50(one["ours"]) / p50(one["txtai"]),
@@ -401,9 +394,9 @@ def text_queries(
     figures = {
         **described("text_c32", many),
         **described("text_c1", one),
-        "text_same_hits_as_txtai": same,
+        "text_same_hits_as_txtai": shared(theirs, listed),
     }
-    return rounded(ratios), figures, embeddings
+    return ratios, figures, embeddings
 
 
 def vector_queries(
@@ -413,25 +406,20 @@ def vector_queries(
     progress(f"{size} vectors")
     vectors = mixed(embeddings, size, seed=1)
     asked = mixed(embeddings, QUESTIONS, seed=2)
-    best = np.argsort(-(asked @ vectors.T), axis=1)[:, :HITS]  # (q, k)
-    build_vectors(work / f"ours-{size}", vectors)
-    with ExitStack() as stack:
-        ours = stack.enter_context(our_server(work / f"ours-{size}", work / "ours.log"))
-        chroma = stack.enter_context(chroma_server(work / f"c-{size}", work / "chroma.log"))
-        path = fill_chroma(chroma, vectors)
+    best = np.argsort(-(asked @ vectors.T), axis=1)[:, :HITS].astype(str)  # (q, k)
+    build_vectors(work / "ours", vectors)
+    with our_server(work / "ours") as ours, chroma_server(work / "chroma") as chroma:
+        queries = asked.tolist()
         sides = {
-            "ours": Side(ours, [our_vector(each) for each in asked]),
-            "chroma": Side(chroma, [chroma_vector(path, each) for each in asked]),
+            "ours": our_side(ours, queries),
+            "chroma": chroma_side(chroma, vectors, queries),
         }
         many = in_turns(sides, CONNECTIONS, plan)
         recalls = {
-            "ours": recall(sides["ours"], our_ids, best),
-            "chroma": recall(sides["chroma"], chroma_ids, best),
+            f"{work.name}_recall_{who}": shared(side.hits(QUESTIONS), best)
+            for who, side in sides.items()
         }
-    name = f"vector_{size}"
-    told = described(name, many) | {f"{name}_recall_{who}": r for who, r in recalls.items()}
-    ratio = rate(many["ours"]) / rate(many["chroma"])
-    return round(ratio, 3), told | {f"{name}_requests_over_chroma": round(ratio, 3)}
+    return rate(many["ours"]) / rate(many["chroma"]), described(work.name, many) | recalls
 
 
 def in_turns(sides: Mapping[str, Side], connections: int, plan: Plan) -> Results:
@@ -465,27 +453,9 @@ def described(name: str, results: Results) -> dict[str, Any]:
     return told
 
 
-def rounded(ratios: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 3) for name, value in ratios.items()}
-
-
-def agreement(sides: Mapping[str, Side], questions: Sequence[str]) -> float:
-    """Of our hits, the share that txtai lists too."""
-    shares = []
-    for at in range(len(questions)):
-        ours = our_ids(ask(sides["ours"].address, sides["ours"].requests[at]))
-        theirs = txtai_ids(ask(sides["txtai"].address, sides["txtai"].requests[at]))
-        shares.append(len(set(ours) & set(theirs)) / len(ours))
-    return round(statistics.mean(shares), 4)
-
-
-def recall(side: Side, ids: Callable[[Any], list[str]], best: Any) -> float:
-    found = (ids(ask(side.address, request)) for request in side.requests)
-    shares = [
-        len({*map(int, each)} & {*row}) / len(row)
-        for each, row in zip(found, best.tolist(), strict=True)
-    ]
-    return round(statistics.mean(shares), 4)
+def shared(found: Any, best: Any) -> float:
+    """The share of the best ids that are among the ids found, over all queries."""
+    return round(float(share_found(found, best).mean()), 4)
 
 
 def mixed(embeddings: Float32, size: int, seed: int) -> Float32:
@@ -501,11 +471,9 @@ def mixed(embeddings: Float32, size: int, seed: int) -> Float32:
 
 def read_scifact(folder: Path, documents: int | None) -> tuple[dict[str, str], list[str]]:
     """Documents by id, and queries: the set's own first, then ones of halves of two."""
-    with (folder / "corpus.jsonl").open() as lines:
-        rows = [json.loads(line) for line in lines][:documents]
+    rows = json_lines(folder / "corpus.jsonl")[:documents]
     texts = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in rows}
-    with (folder / "queries.jsonl").open() as lines:
-        own = [json.loads(line)["text"] for line in lines]
+    own = [row["text"] for row in json_lines(folder / "queries.jsonl")]
     return texts, [*dict.fromkeys([*own, *_halves(own)])][:TEXTS]
 
 

@@ -13,33 +13,31 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 import psutil
-from common import DATA, parser, progress, tell
-from scale import grown, real
+from common import progress, sets_parser, tell, timed
+from scale import NEAREST, RECALL, grown, nearest, published, real
 from scipy import stats
 
-from attend.core.arrays import KeyTable
 from attend.core.types import Float32, Float64, Int64
-from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
-from attend.keys.vectors import FETCHED, FlatVectors, share_found
+from attend.keys.vectors import FlatVectors, share_found
 
 HOUR = 3600.0
 GIB = 2**30
 
 
-# -- merging ------------------------------------------------------------------------------------
+# -- the model of merging -----------------------------------------------------------------------
 
 
 def merged_recall(by_rank: Sequence[float] | Float64, shards: int) -> float:
@@ -92,7 +90,6 @@ class Measured:
         search_seconds: of one processor, for a search of one segment.
         store_seconds: of one processor, to take in and index a million keys.
         encoded_a_second: texts, on a machine of `encoder_cores`.
-        latencies: seconds of one search each, of one segment.
     """
 
     memory_bytes: float
@@ -154,6 +151,108 @@ def plan(keys: int, measured: Measured, node: Node, replicas: int = 2) -> Plan:
     )
 
 
+QUERIES = 500
+SIZES = (10_000_000, 100_000_000, 1_000_000_000)
+ENCODED_A_SECOND = 1400.0
+"""Short texts at batch 64 on two cores, all-MiniLM-L6-v2 in bfloat16 (benchmarks/build.py)."""
+
+
+def plans(kind: str, figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """What SIZES need of an index type, from its figures."""
+    keys = figures["keys"]
+    measured = Measured(
+        memory_bytes=figures["memory_bytes_a_key"],
+        disk_bytes=figures["disk_bytes_a_key"],
+        segment_keys=keys,
+        search_seconds=figures["seconds_a_search"],
+        store_seconds=(figures["store_seconds"] + figures["index_seconds"]) / keys * 1e6,
+        encoded_a_second=ENCODED_A_SECOND,
+    )
+    made = [plan(size, measured, Node()) for size in SIZES]
+    for each in made:
+        progress(
+            f"{kind}: {each.keys:,} keys: {each.memory / GIB:,.0f} GiB in memory for "
+            f"{each.replicas} replicas, {each.nodes_a_replica} nodes each, {each.shards} shards, "
+            f"{each.disk / GIB:,.0f} GiB on disk, {each.searches_a_second:,.0f} searches a second; "
+            f"on one node {each.store_hours:.1f} hours to store and {each.encoding_hours:.1f} to "
+            f"encode"
+        )
+    return [each._asdict() for each in made]
+
+
+# -- merging, measured --------------------------------------------------------------------------
+
+
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+class Shard(NamedTuple):
+    """What one shard lists for each query, best first, and how long each took.
+
+    Attributes:
+        found: (k,) how often it finds its own nearest, second nearest and so on.
+
+    Shapes: keys (q, k) and scores (q, k); seconds (q,).
+    """
+
+    keys: Int64
+    scores: Float32
+    seconds: Float64
+    found: Float64
+
+
+def merged(folder: Path, pool: Float32, count: int, shards: int) -> dict[str, Any]:
+    vectors = np.concatenate(list(grown(pool, count, 0)))
+    tuning, queries = np.split(next(grown(pool, 2 * QUERIES, 1)), 2)
+    truth = FlatVectors(vectors).search(queries, NEAREST, None).positions
+    of = np.random.default_rng(2).integers(shards, size=count)  # as a hash of the id
+    listed = []
+    for number in range(shards):
+        progress(f"shard {number + 1} of {shards}")
+        own = np.flatnonzero(of == number)
+        listed.append(searched(folder / str(number), vectors[own], own, tuning, queries))
+    keys = np.hstack([each.keys for each in listed])
+    scores = np.hstack([each.scores for each in listed])
+    best = np.argsort(-scores, axis=1)[:, :NEAREST]  # of what all shards list
+    recall = share_found(np.take_along_axis(keys, best, axis=1), truth)
+    seconds = np.stack([each.seconds for each in listed])  # (n, q)
+    by_rank = np.mean([each.found for each in listed], axis=0)
+    return {
+        "keys": count,
+        "shards": shards,
+        "shard_recall": [round(float(each.found.mean()), 4) for each in listed],
+        "shard_recall_by_rank": by_rank.round(4).tolist(),
+        "merged_recall": round(float(recall.mean()), 4),
+        "merged_recall_by_model": round(merged_recall(by_rank, shards), 4),
+        "shard_ms": in_ms(lambda q: np.quantile(seconds, q)),
+        "slowest_shard_ms": in_ms(lambda q: np.quantile(seconds.max(axis=0), q)),
+        "slowest_shard_ms_by_model": in_ms(lambda q: slowest(seconds.ravel(), shards, q)),
+    }
+
+
+def in_ms(quantile: Callable[[float], float], digits: int = 3) -> dict[str, float]:
+    """Milliseconds by quantile, from a function that returns seconds."""
+    return {str(q): round(1000 * float(quantile(q)), digits) for q in QUANTILES}
+
+
+def searched(
+    folder: Path, vectors: Float32, ids: Int64, tuning: Float32, queries: Float32
+) -> Shard:
+    """One shard with an index of its own, asked one query after another."""
+    made = published(folder, vectors, tuning).keys
+    # Seconds of this thread: neighbours are no part of it.
+    results = [timed(partial(nearest, made, each[None]), time.thread_time) for each in queries]
+    keys = np.concatenate([positions for (positions, _), _ in results])
+    scores = np.concatenate([products for (_, products), _ in results])
+    seconds = np.array([taken for _, taken in results])
+    exact = FlatVectors(vectors).search(queries, NEAREST, None).positions
+    found = (exact[:, :, None] == keys[:, None, :]).any(axis=2).mean(axis=0)
+    return Shard(ids[keys], scores, seconds, found)
+
+
+# -- a Milvus server ----------------------------------------------------------------------------
+
+
 INSERTED = 5000
 """Rows at once: 8 MB of 384 numbers each."""
 
@@ -188,34 +287,37 @@ class Process:
         return sum(each.memory_info().rss for each in self._all)
 
 
-def measure(folder: Path, vectors: Float32, queries: Float32, recall: float) -> dict[str, Any]:
+def of_milvus(pool: Float32, count: int) -> dict[str, dict[str, Any]]:
     """Figures by index type, each with the narrowest search that reaches the recall."""
     from tests.milvus.server import running
 
+    vectors = np.concatenate(list(grown(pool, count, 0)))
+    queries = next(grown(pool, QUERIES, 1))
     truth = FlatVectors(vectors).search(queries, NEAREST, None).positions
-    with running(folder) as server:
-        return {kind.name: of_kind(server, kind, vectors, queries, truth, recall) for kind in KINDS}
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as server:
+        return {kind.name: of_kind(server, kind, vectors, queries, truth) for kind in KINDS}
 
 
 def of_kind(
-    server: Any, kind: Kind, vectors: Float32, queries: Float32, truth: Int64,
-    recall: float,
-) -> dict[str, Any]:  # fmt: skip
+    server: Any, kind: Kind, vectors: Float32, queries: Float32, truth: Int64
+) -> dict[str, Any]:
     from pymilvus import MilvusClient
 
     progress(f"{kind.name}: {len(vectors)} keys in")
     client, process = MilvusClient(server.address, timeout=600), Process(server.pid)
     disk, started = used(server.folder / "data" / "data"), process.seconds()
-    clock = time.monotonic()
-    make(client, vectors.shape[1])
-    for rows in batches(vectors):
-        client.insert("sizing", rows)
-    client.flush("sizing")
-    stored, stored_clock = process.seconds() - started, time.monotonic() - clock
-    client.create_index("sizing", index_of(client, kind))
-    wait_for_index(client, len(vectors))
+    _, stored_clock = timed(lambda: store(client, vectors), time.monotonic)
+    stored = process.seconds() - started
+    params = client.prepare_index_params()
+    params.add_index("vector", index_type=kind.name, metric_type="IP", params=kind.build)
+    client.create_index("sizing", params)
+    while int(client.describe_index("sizing", "vector")["indexed_rows"]) < len(vectors):
+        time.sleep(0.5)
     built = process.seconds() - started - stored
-    process = restarted(server)  # what was used for writing is not given back
+    server.kill()  # what was used for writing is not given back
+    server.start()
+    server.wait_until_ready(300)
+    process = Process(server.pid)
     before = process.resident()
     client = MilvusClient(server.address, timeout=600)
     load(client)
@@ -228,11 +330,29 @@ def of_kind(
         "index_seconds": round(built, 1),
         "memory_bytes_a_key": round(loaded / len(vectors)),
         "disk_bytes_a_key": round((used(server.folder / "data" / "data") - disk) / len(vectors)),
-        **milvus_searched(client, process, kind, queries, truth, recall),
+        **milvus_searched(client, process, kind, queries, truth),
     }
     client.drop_collection("sizing")
     client.close()
     return figures
+
+
+def store(client: Any, vectors: Float32) -> None:
+    """Put vectors (n, d) into a new collection."""
+    from pymilvus import DataType
+
+    if client.has_collection("sizing"):
+        client.drop_collection("sizing")
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("key", DataType.INT64, is_primary=True)
+    schema.add_field("document", DataType.INT64)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=vectors.shape[1])
+    client.create_collection("sizing", schema=schema, num_shards=1)
+    for at in range(0, len(vectors), INSERTED):
+        block = enumerate(vectors[at : at + INSERTED], at)
+        rows = [{"key": key, "document": key, "vector": each} for key, each in block]
+        client.insert("sizing", rows)
+    client.flush("sizing")
 
 
 def load(client: Any) -> None:
@@ -248,70 +368,26 @@ def load(client: Any) -> None:
     raise SystemExit("The server did not load what it had stored.")
 
 
-def restarted(server: Any) -> Process:
-    server.kill()
-    server.start()
-    server.wait_until_ready(300)
-    return Process(server.pid)
-
-
-def make(client: Any, width: int) -> None:
-    from pymilvus import DataType
-
-    if client.has_collection("sizing"):
-        client.drop_collection("sizing")
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("key", DataType.INT64, is_primary=True)
-    schema.add_field("document", DataType.INT64)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
-    client.create_collection("sizing", schema=schema, num_shards=1)
-
-
-def index_of(client: Any, kind: Kind) -> Any:
-    params = client.prepare_index_params()
-    params.add_index("vector", index_type=kind.name, metric_type="IP", params=kind.build)
-    return params
-
-
-def batches(vectors: Float32) -> Iterator[list[dict[str, Any]]]:
-    for at in range(0, len(vectors), INSERTED):
-        block = vectors[at : at + INSERTED]
-        yield [
-            {"key": key, "document": key, "vector": each}
-            for key, each in enumerate(block, start=at)
-        ]
-
-
-def wait_for_index(client: Any, keys: int) -> None:
-    while int(client.describe_index("sizing", "vector")["indexed_rows"]) < keys:
-        time.sleep(0.5)
-
-
 def milvus_searched(
-    client: Any, process: Process, kind: Kind, queries: Float32, truth: Int64, recall: float
+    client: Any, process: Process, kind: Kind, queries: Float32, truth: Int64
 ) -> dict[str, Any]:
     """The narrowest search that finds enough: queries one by one, as a service sends them."""
     for breadth in kind.tried:
         asked = {} if kind.breadth is None else {kind.breadth: breadth}
-        started, latencies, found = process.seconds(), [], []
-        for query in queries:
-            clock = time.perf_counter()
-            hits = client.search(
-                "sizing", [query], limit=NEAREST, search_params={"params": asked},
-                consistency_level="Eventually",
-            )[0]  # fmt: skip
-            latencies.append(time.perf_counter() - clock)
-            found.append(list(hits.ids))
-        share = np.mean([len({*a} & {*b}) for a, b in zip(found, truth.tolist(), strict=True)])
-        if share / NEAREST >= recall:
+        options = {"search_params": {"params": asked}, "consistency_level": "Eventually"}
+        search = partial(client.search, "sizing", limit=NEAREST, **options)
+        started = process.seconds()
+        answers = [timed(partial(search, [query])) for query in queries]
+        spent = process.seconds() - started
+        recall = share_found([list(hits[0].ids) for hits, _ in answers], truth).mean()
+        if recall >= RECALL:
             break
+    latencies = [seconds for _, seconds in answers]
     return {
         **asked,
-        "recall": round(float(share / NEAREST), 4),
-        "seconds_a_search": round((process.seconds() - started) / len(queries), 6),
-        "latency_ms": {
-            str(q): round(float(np.quantile(latencies, q)) * 1000, 2) for q in (0.5, 0.95, 0.99)
-        },
+        "recall": round(float(recall), 4),
+        "seconds_a_search": round(spent / len(queries), 6),
+        "latency_ms": in_ms(lambda q: np.quantile(latencies, q), digits=2),
     }
 
 
@@ -319,175 +395,35 @@ def used(folder: Path) -> int:
     """Bytes of all files below a folder; some go while they are counted."""
     found = 0
     for path in folder.rglob("*"):
-        try:
+        with suppress(FileNotFoundError):
             found += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
     return found
 
 
-RECALL, NEAREST, WIDTH = 0.95, 10, 384
-QUERIES = 500
-SIZES = (10_000_000, 100_000_000, 1_000_000_000)
-ENCODED_A_SECOND = 1400.0
-"""Short texts at batch 64 on two cores, all-MiniLM-L6-v2 in bfloat16 (benchmarks/build.py)."""
-
-QUANTILES = (0.5, 0.95, 0.99)
-
-
-class Shard(NamedTuple):
-    """What one shard lists for each query, best first, and how long each took.
-
-    Shapes: keys (q, k) and scores (q, k); seconds (q,).
-    """
-
-    keys: Int64
-    scores: Float32
-    seconds: Float64
+# -- the run ------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    options = _options()
+    made = sets_parser(__doc__.splitlines()[0])
+    made.add_argument("--data", type=Path, help="where to write (2 GB)")
+    made.add_argument("--milvus", type=int, metavar="KEYS", help="measure a server with so many")
+    options = made.parse_args()
     faiss.omp_set_num_threads(1)
-    pool = real(options.sets)
+    pool = real(options.folder)
     keys, shards = (100_000, 4) if options.quick else (400_000, 8)
     with tempfile.TemporaryDirectory(dir=options.data) as folder:
-        figures: dict[str, Any] = {"merge": merged(Path(folder), pool, keys, shards)}
+        merge = merged(Path(folder), pool, keys, shards)
+    figures: dict[str, Any] = {"merge": merge}
     if options.milvus:
         figures["milvus"] = of_milvus(pool, options.milvus)
         figures["plans"] = {kind: plans(kind, each) for kind, each in figures["milvus"].items()}
-    tell(ratios(figures["merge"]), figures, options.json)
-
-
-def _options() -> argparse.Namespace:
-    made = parser(__doc__.splitlines()[0])
-    made.add_argument("--data", type=Path, help="where to write (2 GB)")
-    made.add_argument("--milvus", type=int, metavar="KEYS", help="measure a server with so many")
-    made.add_argument("--folder", "--sets", dest="sets", type=Path, default=DATA)
-    return made.parse_args()
-
-
-def ratios(figures: dict[str, Any]) -> dict[str, float]:
-    found, model = figures["slowest_shard_ms"], figures["slowest_shard_ms_by_model"]
-    return {
-        "merged_recall_over_model": round(
-            figures["merged_recall"] / figures["merged_recall_by_model"], 4
-        ),
+    recall = merge["merged_recall"] / merge["merged_recall_by_model"]
+    found, model = merge["slowest_shard_ms"], merge["slowest_shard_ms_by_model"]
+    ratios = {
+        "merged_recall_over_model": round(recall, 4),
         "slowest_over_model": round(found["0.5"] / model["0.5"], 3),
     }
-
-
-# -- merging ------------------------------------------------------------------------------------
-
-
-def merged(folder: Path, pool: Float32, count: int, shards: int) -> dict[str, Any]:
-    vectors = np.concatenate(list(grown(pool, count, 0)))
-    tuning, queries = np.split(next(grown(pool, 2 * QUERIES, 1)), 2)
-    truth = FlatVectors(vectors).search(queries, NEAREST, None).positions
-    of = np.random.default_rng(2).integers(shards, size=count)  # as a hash of the id
-    found, alone = [], []
-    for number in range(shards):
-        progress(f"shard {number + 1} of {shards}")
-        own = np.flatnonzero(of == number)
-        found.append(searched(folder / str(number), vectors[own], own, tuning, queries))
-        exact = own[FlatVectors(vectors[own]).search(queries, NEAREST, None).positions]
-        alone.append((exact[:, :, None] == found[-1].keys[:, None, :]).any(axis=2).mean(axis=0))
-    seconds = np.stack([each.seconds for each in found])  # (n, q)
-    recall = share_found(best(found), truth)
-    return {
-        "keys": count,
-        "shards": shards,
-        "shard_recall": [round(float(each.mean()), 4) for each in alone],
-        "shard_recall_by_rank": np.mean(alone, axis=0).round(4).tolist(),
-        "merged_recall": round(float(recall.mean()), 4),
-        "merged_recall_by_model": round(merged_recall(np.mean(alone, axis=0), shards), 4),
-        "shard_ms": in_ms([float(np.quantile(seconds, q)) for q in QUANTILES]),
-        "slowest_shard_ms": in_ms([float(np.quantile(seconds.max(axis=0), q)) for q in QUANTILES]),
-        "slowest_shard_ms_by_model": in_ms(
-            [slowest(seconds.ravel(), shards, q) for q in QUANTILES]
-        ),
-    }
-
-
-def in_ms(seconds: list[float]) -> dict[str, float]:
-    return {str(q): round(1000 * each, 3) for q, each in zip(QUANTILES, seconds, strict=True)}
-
-
-def best(found: list[Shard]) -> Int64:
-    """The best of what all shards list, by their scores. (q, NEAREST)"""
-    keys = np.concatenate([each.keys for each in found], axis=1)
-    scores = np.concatenate([each.scores for each in found], axis=1)
-    order = np.argsort(-scores, axis=1)[:, :NEAREST]
-    return np.take_along_axis(keys, order, axis=1)
-
-
-def searched(
-    folder: Path, vectors: Float32, ids: Int64, tuning: Float32, queries: Float32
-) -> Shard:
-    """One shard with an index of its own, asked one query after another."""
-    made = published(folder, vectors, tuning)
-    keys = np.empty((len(queries), NEAREST), np.int64)
-    scores = np.empty((len(queries), NEAREST), np.float32)
-    seconds = np.empty(len(queries))
-    for at, query in enumerate(queries):
-        started = time.thread_time()  # of this thread: neighbours are no part of it
-        positions = made.search(query[None], FETCHED, None).positions[0]
-        own = vectors[positions] @ query  # (c, d) @ (d,) -> (c,)
-        order = np.argsort(-own)[:NEAREST]
-        seconds[at] = time.thread_time() - started
-        keys[at], scores[at] = ids[positions[order]], own[order]
-    return Shard(keys, scores, seconds)
-
-
-def published(folder: Path, vectors: Float32, tuning: Float32) -> Any:
-    """The index that Attend chooses for these keys."""
-    ids, known = np.arange(len(vectors)), list[str]()
-    indexes = PublishedIndexes(folder, IndexOrigin("benchmark", "none", WIDTH, "raw"))
-    parts = [slice(at, at + 8192) for at in range(0, len(vectors), 8192)]
-    rows = (KeyTable.of_keys(vectors[part], ids[part], ids[part]) for part in parts)
-    wanted = IndexTarget(RECALL, exact_below=1, questions=tuning)
-    indexes.publish(rows, len(vectors), 0, known.append, wanted)
-    loaded = indexes.load(lambda: Progress(len(vectors), 0, known))
-    assert loaded is not None
-    return loaded[0].vectors
-
-
-# -- the plan -----------------------------------------------------------------------------------
-
-
-def of_milvus(pool: Float32, count: int) -> dict[str, Any]:
-    vectors = np.concatenate(list(grown(pool, count, 0)))
-    queries = next(grown(pool, QUERIES, 1))
-    with tempfile.TemporaryDirectory() as folder:
-        return measure(Path(folder), vectors, queries, RECALL)
-
-
-def plans(kind: str, figures: dict[str, Any]) -> list[dict[str, Any]]:
-    made = [plan(keys, measured_of(figures), Node()) for keys in SIZES]
-    for each in made:
-        progress(f"{kind}: {told(each)}")
-    return [json.loads(json.dumps(each._asdict())) for each in made]
-
-
-def measured_of(figures: dict[str, Any]) -> Measured:
-    stored = figures["store_seconds"] + figures["index_seconds"]
-    return Measured(
-        memory_bytes=figures["memory_bytes_a_key"],
-        disk_bytes=figures["disk_bytes_a_key"],
-        segment_keys=figures["keys"],
-        search_seconds=figures["seconds_a_search"],
-        store_seconds=stored / figures["keys"] * 1e6,
-        encoded_a_second=ENCODED_A_SECOND,
-    )
-
-
-def told(each: Plan) -> str:
-    return (
-        f"{each.keys:,} keys: {each.memory / GIB:,.0f} GiB in memory for {each.replicas} "
-        f"replicas, {each.nodes_a_replica} nodes each, {each.shards} shards, "
-        f"{each.disk / GIB:,.0f} GiB on disk, {each.searches_a_second:,.0f} searches a second; on "
-        f"one node {each.store_hours:.1f} hours to store and {each.encoding_hours:.1f} to encode"
-    )
+    tell(ratios, figures, options.json)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_what_users_met_is_divided():
 def test_histories_as_a_matrix():
     met = [Interaction("u", "b"), Interaction("v", "a"), Interaction("u", "a")]
     books = recommend.Books([{"id": "a"}, {"id": "b"}, {"id": "c"}], met, [], [])
-    found = recommend.matrix_of(books)
+    found = recommend.Contest(books, protocol=None)
     assert found.users == ["u", "v"]
     assert found.met.toarray().tolist() == [[1, 1, 0], [1, 0, 0]]
 
