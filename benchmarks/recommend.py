@@ -10,17 +10,16 @@ from __future__ import annotations
 import argparse
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ledger
 import numpy as np
-import recommend_ratings
 from common import (
     Row,
     ahead,
@@ -37,6 +36,8 @@ from common import (
     timed,
 )
 from recommend_ratings import ITEMS, QUICK_RATINGS, QUICK_USERS, RATINGS, USERS, World, simulated
+from recommend_ratings import PEERS as RATING_PEERS
+from recommend_ratings import rows as ratings
 from scale import grown, real
 from scipy import sparse
 
@@ -93,12 +94,6 @@ class Books(NamedTuple):
             for at, each in enumerate(met):
                 (after if at in out else before).append(each)
         return self._replace(train=before, test=after)
-
-    def with_titles_alone(self) -> Books:
-        """As if nothing but titles were told of books."""
-        return self._replace(
-            documents=[{**each, "text": self.titles[each["id"]]} for each in self.documents]
-        )
 
 
 class Bench(NamedTuple):
@@ -410,7 +405,11 @@ MOST_GENRES = 3
 def films_of(titles: Sequence[str], seed: int, quick: bool) -> Books:
     """Films, who met which, and a fifth of each user's as the test."""
     random = np.random.default_rng(seed)
-    genres = _genres(random)
+    # One to three of each, some far oftener than others: (n, g) ones where a film has a genre.
+    likely = np.log(1 / np.arange(1, len(GENRES) + 1)) + random.gumbel(size=(ITEMS, len(GENRES)))
+    places = np.argsort(np.argsort(-likely, axis=1), axis=1)
+    counts = random.integers(1, MOST_GENRES + 1, ITEMS)
+    genres = (places < counts[:, None]).astype(np.float32)
     users, count = (QUICK_USERS, QUICK_RATINGS) if quick else (USERS, RATINGS)
     rated = simulated(genres, users=users, ratings=count, seed=seed, world=TASTE)
     names = random.choice(np.array(titles), ITEMS)
@@ -424,15 +423,6 @@ def films_of(titles: Sequence[str], seed: int, quick: bool) -> Books:
     ]
     every = Books(documents, met, [], [], {each["id"]: each["text"] for each in documents})
     return every.divided(seed)
-
-
-def _genres(random: np.random.Generator) -> np.ndarray:
-    """(n, g) ones where a film has a genre: one to three of each, some far oftener than others."""
-    shares = 1 / np.arange(1, len(GENRES) + 1)
-    order = np.log(shares) + random.gumbel(size=(ITEMS, len(GENRES)))
-    places = np.argsort(np.argsort(-order, axis=1), axis=1)
-    counts = random.integers(1, MOST_GENRES + 1, ITEMS)
-    return (places < counts[:, None]).astype(np.float32)
 
 
 def films(bench: Bench) -> Iterator[Row]:
@@ -465,16 +455,12 @@ def next_books(bench: Bench) -> Iterator[Row]:
 
 def titles(bench: Bench) -> Iterator[Row]:
     """The same with titles as the only texts."""
-    collection = collection_of(bench.data, "titles", bench.books.with_titles_alone())
+    alone = [{**each, "text": bench.books.titles[each["id"]]} for each in bench.books.documents]
+    collection = collection_of(bench.data, "titles", bench.books._replace(documents=alone))
     report = bench.trained(collection)
     found = _evaluated(collection, bench.protocol(bench.books))
     what, least = "titles alone, learned", {"ndcg": 0.2269}
     yield from _figures("titles", what, found, _choice(report), least)
-
-
-def beside(bench: Bench) -> Iterator[Row]:
-    """The same of the peers."""
-    yield from _beside(bench, bench.books, "goodbooks", bench.kept["ours"], ahead)
 
 
 def _choice(report: Mapping[str, Any]) -> str:
@@ -643,61 +629,26 @@ def explanations(bench: Bench) -> Iterator[Row]:
     yield Row("explained.lowered", what, float(np.mean(lowered))).wanted(">=", 1.0)
 
 
-def ratings(bench: Bench) -> Iterator[Row]:
-    """Simulated ratings, beside the Surprise library."""
-    if bench.peers:
-        yield from recommend_ratings.rows(bench.options.quick, bench.options.folder)
-
-
 # -- the run --------------------------------------------------------------------------------------
 
 
-SECTIONS = {
+SECTIONS: Mapping[str, Callable[[Bench], Iterable[Row]]] = {
     "books": next_books,
     "titles": titles,
     "films": films,
     "withheld": withheld_books,
     "speed": speed,
     "explanations": explanations,
-    "peers": beside,
-    "ratings": ratings,
+    "peers": lambda bench: _beside(bench, bench.books, "goodbooks", bench.kept["ours"], ahead),
+    "ratings": lambda bench: ratings(bench.options.quick, bench.options.folder),
 }
 """In the order in which each finds what it needs."""
 
-SLOW = ("titles", "films", "withheld")
+SLOW = {"titles", "films", "withheld"}
 """Sections that a quick run leaves out."""
 
 
 def main() -> None:
-    given = arguments()
-    every = books(given.folder)
-    chosen = every.divided(given.seed + 1) if given.rehearse else every
-    peers = () if given.no_peers else tuple(given.peers or PEERS)
-    rows: dict[str, Row] = {}
-    with tempfile.TemporaryDirectory() as temporary:
-        bench = Bench(given, chosen, Data(given.data or Path(temporary)), peers, {})
-        for name in sections(given):
-            for row in SECTIONS[name](bench):
-                rows[row.name] = row
-                progress(row.line())
-                if not given.rehearse:
-                    ledger.append(row, "quick" if given.quick else "full")
-    figures = {
-        "rehearsal": given.rehearse,
-        "rows": {name: row.told() for name, row in rows.items()},
-    }
-    tell(ratios(rows), figures if given.json else {}, given.json)
-
-
-def sections(given: argparse.Namespace) -> list[str]:
-    """What is run."""
-    named = {*(given.only or [name for name in SECTIONS if not (given.quick and name in SLOW)])}
-    if {"speed", "explanations", "peers"} & named:
-        named.add("books")
-    return [name for name in SECTIONS if name in named]
-
-
-def arguments() -> argparse.Namespace:
     made = sets_parser(__doc__.splitlines()[0])
     made.add_argument("--data", type=Path, help="keep the collections in this empty folder")
     made.add_argument("--full", action="store_true", help="serve a million items too")
@@ -708,7 +659,26 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--no-peers", action="store_true", help="leave out all peers")
     made.add_argument("--peers", nargs="+", choices=list(PEERS), help="these peers alone")
     made.add_argument("--seed", type=int, default=0)
-    return made.parse_args()
+    given = made.parse_args()
+    every = books(given.folder)
+    chosen = every.divided(given.seed + 1) if given.rehearse else every
+    peers = () if given.no_peers else tuple(given.peers or PEERS)
+    named = {*(given.only or SECTIONS.keys() - (SLOW if given.quick else set()))}
+    if named & {"speed", "explanations", "peers"}:
+        named.add("books")
+    if not peers:
+        named.discard("ratings")
+    rows: dict[str, Row] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        bench = Bench(given, chosen, Data(given.data or Path(temporary)), peers, {})
+        for row in chain.from_iterable(SECTIONS[name](bench) for name in SECTIONS if name in named):
+            rows[row.name] = row
+            progress(row.line())
+            if not given.rehearse:
+                ledger.append(row, "quick" if given.quick else "full")
+    told = {name: row.told() for name, row in rows.items()}
+    figures = {"rehearsal": given.rehearse, "rows": told}
+    tell(ratios(rows), figures if given.json else {}, given.json)
 
 
 def ratios(rows: Mapping[str, Row]) -> dict[str, float]:
@@ -721,7 +691,7 @@ def ratios(rows: Mapping[str, Row]) -> dict[str, float]:
     }
     rated = {
         f"rmse_{name}_over_attend": found[f"ratings.{name}.rmse"] / found["ratings.attend.rmse"]
-        for name in (*recommend_ratings.PEERS, "baseline")
+        for name in (*RATING_PEERS, "baseline")
         if f"ratings.{name}.rmse" in found
     }
     return {name: round(value, 4) for name, value in (ranked | rated).items()}

@@ -57,6 +57,9 @@ class Ratings(NamedTuple):
     items: Int64
     values: Float64
 
+    def some(self, which: np.ndarray) -> Ratings:
+        return Ratings(*(each[which] for each in self))
+
 
 class World(NamedTuple):
     """What the draws go by.
@@ -185,27 +188,16 @@ TUNING = 0.2
 
 
 class Fold(NamedTuple):
-    """Ratings (r,) and which of them are held out, of which books."""
+    """Ratings that are known, and those that are asked for, of which books."""
 
-    ratings: Ratings
-    held: np.ndarray  # (r,) of booleans
+    known: Ratings
+    asked: Ratings
     ids: Sequence[str]
 
-    @property
-    def known(self) -> Ratings:
-        return Ratings(*(each[~self.held] for each in self.ratings))
-
-    @property
-    def asked(self) -> Ratings:
-        return Ratings(*(each[self.held] for each in self.ratings))
-
-
-class Said(NamedTuple):
-    """What is said of held-out ratings (h,), in their order, and how long it took to learn."""
-
-    mean: np.ndarray
-    std: np.ndarray | None
-    seconds: float
+    @classmethod
+    def of(cls, ratings: Ratings, held: np.ndarray, ids: Sequence[str]) -> Fold:
+        """Those that are `held` (r,) out are asked for."""
+        return cls(ratings.some(~held), ratings.some(held), ids)
 
 
 def rows(quick: bool, folder: Path = DATA) -> Iterator[Row]:
@@ -223,34 +215,32 @@ def _rows(
     collection: Collection, ids: Sequence[str], ratings: Ratings, folds: int
 ) -> Iterator[Row]:
     place = np.random.default_rng(0).integers(0, FOLDS, len(ratings.values))
-    peers = _tuned(Fold(ratings, place == 0, ids), tune=folds > 1)
-    said: dict[str, list[Said]] = {}
-    new: list[np.ndarray] = []
+    peers = _tuned(Fold.of(ratings, place == 0, ids), tune=folds > 1)
+    errors: dict[str, list[Float64]] = {}
+    spread, seconds, new = [], [], []
     for at in range(folds):
-        fold = Fold(ratings, place == at, ids)
+        fold = Fold.of(ratings, place == at, ids)
         unknown = _new_users(ratings, at)
-        new.append(np.isin(fold.asked.users, unknown))
-        for name, found in {
-            "attend": _attend(collection, fold, unknown),
+        mean, std, took = _attend(collection, fold, unknown)
+        for name, predicted in {
+            "attend": mean,
             "baseline": _baseline(fold),
             **{name: _surprise(fold, peer) for name, peer in peers.items()},
         }.items():
-            said.setdefault(name, []).append(found)
-            error = _rmse(found.mean - fold.asked.values)
-            progress(f"fold {at + 1}: {name} RMSE {error:.4f}, {found.seconds:.0f} s")
-    order = np.concatenate([np.flatnonzero(place == at) for at in range(folds)])
-    users, truth = ratings.users[order], ratings.values[order]
-    errors = {
-        name: np.concatenate([each.mean for each in found]) - truth for name, found in said.items()
-    }
-    yield from _accuracy(errors, users, np.concatenate(new))
-    spread = np.concatenate([each.std for each in said["attend"] if each.std is not None])
+            errors.setdefault(name, []).append(predicted - fold.asked.values)
+            progress(f"fold {at + 1}: {name} RMSE {_rmse(errors[name][-1]):.4f}")
+        spread.append(std)
+        seconds.append(took)
+        new.append(np.isin(fold.asked.users, unknown))
+    users = np.concatenate([ratings.users[place == at] for at in range(folds)])
+    by_name = {name: np.concatenate(each) for name, each in errors.items()}
+    yield from _accuracy(by_name, users, np.concatenate(new))
     for level, width in (("0.8", 1.2816), ("0.95", 1.96)):
-        inside = np.abs(errors["attend"]) <= width * spread
+        inside = np.abs(by_name["attend"]) <= width * np.concatenate(spread)
         what = f"ratings within their {level} interval"
         yield Row(f"ratings.coverage.{level}", what, inside.mean())
-    seconds = float(np.mean([each.seconds for each in said["attend"]]))
-    yield Row("ratings.seconds", "ratings: seconds of training, one fold", seconds)
+    what = "ratings: seconds of training, one fold"
+    yield Row("ratings.seconds", what, float(np.mean(seconds)))
 
 
 def _accuracy(
@@ -278,12 +268,11 @@ def _accuracy(
 
 def _tuned(fold: Fold, tune: bool) -> dict[str, Peer]:
     """The settings of each peer that are best on a part of what a fold trains on."""
-    known = fold.known
-    held = np.random.default_rng(2).random(len(known.values)) < TUNING
-    inner, chosen = Fold(known, held, fold.ids), dict[str, Peer]()
+    held = np.random.default_rng(2).random(len(fold.known.values)) < TUNING
+    inner, chosen = Fold.of(fold.known, held, fold.ids), dict[str, Peer]()
     for name, grid in PEERS.items():
         errors = [
-            _rmse(_surprise(inner, peer).mean - inner.asked.values) if tune else 0.0
+            _rmse(_surprise(inner, peer) - inner.asked.values) if tune else 0.0
             for peer in (grid if tune else grid[:1])
         ]
         chosen[name] = grid[int(np.argmin(errors))]
@@ -291,18 +280,17 @@ def _tuned(fold: Fold, tune: bool) -> dict[str, Peer]:
     return chosen
 
 
-def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> Said:
-    """Learned from those who are stored; asked for each user, by name or with their history."""
+def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> tuple[Float64, Float64, float]:
+    """Means and deviations (h,) of what is asked for, and the seconds of training.
+
+    Learned from those who are stored; asked for each user, by name or with their history.
+    """
     if collection.store.active("predict") is not None:
         collection.rollback("predict")
-    known, asked = fold.known, fold.asked
-    kept = ~np.isin(known.users, new)
-    stored = zip(known.users[kept], known.items[kept], known.values[kept], strict=True)
-    add_interactions(
-        collection,
-        [Interaction(str(user), fold.ids[item], float(value)) for user, item, value in stored],
-        delete_stored=True,
-    )
+    known, asked, ids = fold
+    stored = zip(*known.some(~np.isin(known.users, new)), strict=True)
+    events = [Interaction(str(user), ids[item], float(value)) for user, item, value in stored]
+    add_interactions(collection, events, delete_stored=True)
     report, seconds = timed(lambda: train(collection, objective="ratings"))
     if not report["promoted"]:
         progress(f"Not promoted: {report['reason']}")
@@ -311,40 +299,38 @@ def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> Said:
         places = np.flatnonzero(asked.users == user)
         who: dict[str, Any] = {"user": str(user)}
         if np.isin(user, new):
-            own = known.users == user
-            pairs = zip(known.items[own], known.values[own], strict=True)
-            who = {"history": [{"id": fold.ids[item], "value": float(v)} for item, v in pairs]}
-        targets = [fold.ids[item] for item in asked.items[places]]
+            own = zip(*known.some(known.users == user), strict=True)
+            who = {"history": [{"id": ids[item], "value": float(value)} for _, item, value in own]}
+        targets = [ids[item] for item in asked.items[places]]
         found = collection.recommend(target=targets, **who).predictions
         mean[places] = [each["mean"] for each in found]
         std[places] = [each["std"] for each in found]
-    return Said(mean, std, seconds)
+    return mean, std, seconds
 
 
-def _baseline(fold: Fold) -> Said:
+def _baseline(fold: Fold) -> Float64:
     """μ + b_i + b_u."""
-    known, asked = fold.known, fold.asked
-    users = int(fold.ratings.users.max()) + 1
-    base = Baseline(Numbered(*known, user_count=users, item_count=len(fold.ids)))
-    return Said(np.clip(base(asked.users, asked.items), LOWEST, HIGHEST), None, 0.0)
+    known, asked, ids = fold
+    users = 1 + int(max(known.users.max(), asked.users.max()))
+    base = Baseline(Numbered(*known, user_count=users, item_count=len(ids)))
+    return np.clip(base(asked.users, asked.items), LOWEST, HIGHEST)
 
 
-def _surprise(fold: Fold, peer: Peer) -> Said:
+def _surprise(fold: Fold, peer: Peer) -> Float64:
     """A method of Surprise as it comes, fitted to all users."""
     import surprise  # the peer, which only this needs
 
-    known, asked = fold.known, fold.asked
+    known, asked, _ = fold
     data = surprise.Dataset(surprise.Reader(rating_scale=(LOWEST, HIGHEST)))
     trainset = data.construct_trainset(
         [(int(u), int(i), float(v), None) for u, i, v in zip(*known, strict=True)]
     )
     options = {name: each for name, each in peer.items() if name != "name"}
     method = getattr(surprise, peer["name"])(**options)
-    _, seconds = timed(lambda: method.fit(trainset))
-    found = [
-        method.predict(int(u), int(i)).est for u, i in zip(asked.users, asked.items, strict=True)
-    ]
-    return Said(np.array(found), None, seconds)
+    method.fit(trainset)
+    return np.array(
+        [method.predict(int(u), int(i)).est for u, i in zip(asked.users, asked.items, strict=True)]
+    )
 
 
 def _new_users(ratings: Ratings, fold: int) -> np.ndarray:
@@ -359,10 +345,8 @@ def _books(data: Data, folder: Path) -> tuple[Collection, list[str], np.ndarray]
     books = json_lines(data_set(folder, "goodbooks") / "books.jsonl")[:ITEMS]
     collection = data.create("books")
     texts = [f"{row['title']}. {row['authors']}. {' '.join(row['tags'][:6])}" for row in books]
-    collection.upsert(
-        {"id": row["id"], "text": text} for row, text in zip(books, texts, strict=True)
-    )
-    ids = [str(each["id"]) for each in books]
+    ids = [str(row["id"]) for row in books]
+    collection.upsert({"id": id, "text": text} for id, text in zip(ids, texts, strict=True))
     rows_of = collection.store.rows_of(ids)
     rows = np.array([rows_of[id] for id in ids])
     keys = collection.store.own_keys(np.unique(rows))

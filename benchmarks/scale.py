@@ -60,7 +60,7 @@ from attend.keys import (
     Snapshot,
 )
 from attend.keys.vectors import FETCHED, FlatVectors, QuantisedVectors, share_found
-from attend.measure.rankings import evaluate, read_qrels, read_queries
+from attend.measure.rankings import evaluate
 from attend.projection import Projection
 
 RECALL, NEAREST, WIDTH = 0.95, 10, 384
@@ -110,7 +110,7 @@ def grown(pool: Float32, count: int, seed: int) -> Iterator[Float32]:
         yield mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
 
 
-def grow(pool: Float32, count: int, path: Path) -> Float32:
+def grow(pool: Float32, count: int, path: Path) -> Any:
     """Vectors (count, d) in a mapped file."""
     written = np.lib.format.open_memmap(path, "w+", np.float32, (count, WIDTH))
     at = 0
@@ -118,8 +118,7 @@ def grow(pool: Float32, count: int, path: Path) -> Float32:
         written[at : at + len(block)] = block
         at += len(block)
     written.flush()
-    vectors: Float32 = np.load(path, mmap_mode="r")
-    return vectors
+    return np.load(path, mmap_mode="r")
 
 
 def asked(vectors: Float32, queries: Float32) -> tuple[Asked, Asked]:
@@ -339,27 +338,14 @@ SCALE = 20.0
 SLOW = 30
 """Queries are enough where each reads everything."""
 
-Search = Callable[[Float32], list["Hit"]]
-"""Of one query (d,): its hits, best first."""
+Hits = tuple[Sequence[int], Sequence[float], Sequence[float]]
+"""What the path ends in: positions, weights and values, the best first."""
 
+Search = Callable[[Float32], Hits]
+"""Of one query (d,)."""
 
-class Hit(NamedTuple):
-    """What the path ends in."""
-
-    position: int
-    weight: float
-    value: float
-
-
-class Contestant(NamedTuple):
-    """What holds the vectors and answers.
-
-    Attributes:
-        settings: tried in turn, the cheapest first, until enough is found.
-    """
-
-    settings: Sequence[Any]
-    search: Callable[[Any], Search]
+Contestant = tuple[Sequence[Any], Callable[[Any], Search]]
+"""Settings, the cheapest first, and a search with one of them: the first that finds enough."""
 
 
 def whole_path(
@@ -375,7 +361,7 @@ def whole_path(
         except MemoryError as error:
             figures[name] = {"could not hold them": str(error)}
             continue
-        setting, search = _tuned(contestant, tuning.first(TUNING))
+        setting, search = _tuned(*contestant, tuning.first(TUNING))
         some = asked.first(SLOW) if name == "qdrant" else asked
         search(some.queries[0])
         found, seconds = timed(partial(_positions, search, some.queries), time.process_time)
@@ -389,24 +375,25 @@ def whole_path(
     return figures
 
 
-def _tuned(contestant: Contestant, tuning: Asked) -> tuple[Any, Search]:
+def _tuned(
+    settings: Sequence[Any], search_with: Callable[[Any], Search], tuning: Asked
+) -> tuple[Any, Search]:
     """The first setting that finds enough, or else the last."""
-    for setting in contestant.settings:
-        search = contestant.search(setting)
-        is_last = setting == contestant.settings[-1]
+    for setting in settings:
+        search, is_last = search_with(setting), setting == settings[-1]
         if is_last or tuning.recall(_positions(search, tuning.queries)) >= RECALL:
             break
     return setting, search
 
 
 def _positions(search: Search, queries: Float32) -> Int64:
-    return np.array([[hit.position for hit in search(query)] for query in queries])
+    return np.array([search(query)[0] for query in queries])
 
 
-def _weighed(positions: list[int], products: list[float], values: list[float]) -> list[Hit]:
+def _weighed(positions: list[int], products: list[float], values: list[float]) -> Hits:
     logits = SCALE * np.asarray(products)
     shares = np.exp(logits - logits.max())
-    return [Hit(*hit) for hit in zip(positions, shares / shares.sum(), values, strict=True)]
+    return positions, (shares / shares.sum()).tolist(), values
 
 
 def _value(position: int) -> float:
@@ -433,11 +420,12 @@ def ours_on_path(folder: Path, vectors: Float32) -> Contestant:
         )
     collection.publish()
 
-    def answer(query: Float32) -> list[Hit]:
+    def answer(query: Float32) -> Hits:
         found = collection.search(query.tolist(), k=NEAREST, attend=NEAREST, scale=SCALE)
-        return [Hit(int(hit.id), hit.weight, hit.value) for hit in found.hits]
+        positions = [int(hit.id) for hit in found.hits]
+        return positions, [hit.weight for hit in found.hits], [hit.value for hit in found.hits]
 
-    return Contestant([collection.info().index["type"]], lambda _: answer)
+    return [collection.info().index["type"]], lambda _: answer
 
 
 def chroma(folder: Path, vectors: Float32) -> Contestant:
@@ -453,7 +441,7 @@ def chroma(folder: Path, vectors: Float32) -> Contestant:
         held.modify(configuration={"hnsw": {"ef_search": ef}})
         opened = _opened_chroma(folder)  # what is open goes on with the `ef_search` it began with
 
-        def answer(query: Float32) -> list[Hit]:
+        def answer(query: Float32) -> Hits:
             found = opened.query(
                 query_embeddings=[query], n_results=NEAREST, include=["metadatas", "distances"]
             )
@@ -463,7 +451,7 @@ def chroma(folder: Path, vectors: Float32) -> Contestant:
 
         return answer
 
-    return Contestant([20, 40, 60, 80, 100, 140, 200, 300, 500], search)
+    return [20, 40, 60, 80, 100, 140, 200, 300, 500], search
 
 
 def _opened_chroma(folder: Path) -> Any:
@@ -472,11 +460,9 @@ def _opened_chroma(folder: Path) -> Any:
 
     SharedSystemClient.clear_system_cache()  # which would give the client that is open
     settings = chromadb.Settings(anonymized_telemetry=False)
-    return chromadb.PersistentClient(
-        str(folder / "chroma"), settings=settings
-    ).get_or_create_collection(
-        "path", embedding_function=None, configuration={"hnsw": {"space": "ip"}}
-    )
+    client = chromadb.PersistentClient(str(folder / "chroma"), settings=settings)
+    options = {"embedding_function": None, "configuration": {"hnsw": {"space": "ip"}}}
+    return client.get_or_create_collection("path", **options)
 
 
 EFFORTS = ((5, 5), (10, 5), (10, 10), (20, 10), (30, 10), (30, 20), (50, 20), (80, 30), (150, 50))
@@ -504,7 +490,7 @@ def lancedb(folder: Path, vectors: Float32) -> Contestant:
     def search(effort: tuple[int, int]) -> Search:
         probes, refined = effort
 
-        def answer(query: Float32) -> list[Hit]:
+        def answer(query: Float32) -> Hits:
             asked = table.search(query).distance_type("dot").limit(NEAREST)
             found = (
                 asked.nprobes(probes).refine_factor(refined).select(["id", "value", "_distance"])
@@ -515,7 +501,7 @@ def lancedb(folder: Path, vectors: Float32) -> Contestant:
 
         return answer
 
-    return Contestant(EFFORTS, search)
+    return EFFORTS, search
 
 
 def qdrant(folder: Path, vectors: Float32) -> Contestant:
@@ -530,13 +516,13 @@ def qdrant(folder: Path, vectors: Float32) -> Contestant:
         batch = models.Batch(ids=list(positions), vectors=part.tolist(), payloads=payloads)
         client.upsert("path", batch)
 
-    def answer(query: Float32) -> list[Hit]:
+    def answer(query: Float32) -> Hits:
         found = client.query_points("path", query=query.tolist(), limit=NEAREST).points
         products = [point.score for point in found]
         values = [(point.payload or {})["value"] for point in found]
         return _weighed([point.id for point in found], products, values)
 
-    return Contestant(["exact"], lambda _: answer)
+    return ["exact"], lambda _: answer
 
 
 CONTESTANTS = {"ours": ours_on_path, "lancedb": lancedb, "qdrant": qdrant, "chroma": chroma}
@@ -548,45 +534,39 @@ SHARES = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
 ASKED, READ, CHARACTERS = 500, 5, 300
 
 
-class Task(NamedTuple):
-    """Documents, and what is asked of them."""
-
-    keys: Float32  # (n, d)
-    queries: Float32  # (q, d)
-
-
 def promised(folder: Path, sets: Path) -> dict[str, dict[str, float]]:
     """By set and by share that a filter leaves: the share of the ten nearest that was found."""
     tasks = {"scifact": _judged, "conala": _judged, "goodbooks": _read}
     figures = {}
-    for name, task in tasks.items():
+    for name, read in tasks.items():
         progress(f"recall promised and found: {name}")
-        figures[name] = found(folder / name, task(data_set(sets, name)))
+        (folder / name).mkdir()
+        figures[name] = found(folder / name, *read(sets, name))
     return figures
 
 
-def found(folder: Path, task: Task) -> dict[str, float]:
-    folder.mkdir(parents=True)
-    made, rng, count = published(folder, task.keys).keys, np.random.default_rng(0), len(task.keys)
+def found(folder: Path, keys: Float32, queries: Float32) -> dict[str, float]:
+    made, rng = published(folder, keys).keys, np.random.default_rng(0)
     by_share = {}
     for share in SHARES:
-        allowed = rng.permutation(count) < max(1, round(share * count))
-        positions = made.search(task.queries, FETCHED, None if share == 1 else allowed).positions
-        products = np.where(allowed, task.queries @ task.keys.T, -np.inf)
-        nearest = np.argsort(-products, axis=1)[:, : min(NEAREST, np.count_nonzero(allowed))]
-        by_share[f"{share:g}"] = Asked(task.queries, nearest).recall(positions)
+        allowed = rng.permutation(len(keys)) < max(1, round(share * len(keys)))
+        positions = made.search(queries, FETCHED, None if share == 1 else allowed).positions
+        products = np.where(allowed, queries @ keys.T, -np.inf)
+        best = np.argsort(-products, axis=1)[:, : min(NEAREST, np.count_nonzero(allowed))]
+        by_share[f"{share:g}"] = Asked(queries, best).recall(positions)
     return by_share
 
 
-def _judged(folder: Path) -> Task:
-    queries = read_queries(folder / "queries.jsonl")
-    asked = [str(queries[id]) for id in read_qrels(folder / "qrels" / "test.tsv")]
-    rows = json_lines(folder / "corpus.jsonl")
-    texts = [f"{row.get('title', '')} {row['text']}".strip() for row in rows]
-    return Task(_embedded(texts), load(DEFAULT).encode_queries(asked[:ASKED]))
+def _judged(sets: Path, name: str) -> tuple[Float32, Float32]:
+    """Documents (n, d) and test questions (q, d)."""
+    given = ranking_set(sets, name, rehearse=False)
+    questions = list(given.test.queries.values())[:ASKED]
+    return _embedded(given.texts().values()), load(DEFAULT).encode_queries(questions)
 
 
-def _read(folder: Path) -> Task:
+def _read(sets: Path, name: str) -> tuple[Float32, Float32]:
+    """Books (n, d) and the means (q, d) of what users read first."""
+    folder = data_set(sets, name)
     rows = json_lines(folder / "books.jsonl")
     keys = _embedded(f"{row['title']} {row['authors']} {' '.join(row['tags'])}" for row in rows)
     places = {str(row["id"]): at for at, row in enumerate(rows)}
@@ -594,7 +574,7 @@ def _read(folder: Path) -> Task:
     for user, item in pairs(folder / "train.tsv"):
         read.setdefault(user, []).append(places[item])
     means = np.stack([keys[each[:READ]].mean(axis=0) for each in islice(read.values(), ASKED)])
-    return Task(keys, means / np.linalg.norm(means, axis=1, keepdims=True))
+    return keys, means / np.linalg.norm(means, axis=1, keepdims=True)
 
 
 def _embedded(texts: Iterable[str]) -> Float32:
@@ -644,18 +624,12 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     if not options.alone:
         progress("hnswlib: building")
         figures["hnswlib"] = hnswlib(folder, vectors, tuning, held, quick=options.quick)
-        figures["path"] = _path(folder, vectors, queries, options)
+        usual = ["chroma"] if options.quick else ["lancedb", "qdrant", "chroma"]
+        names = ("ours", *(options.peers.split(",") if options.peers else usual))
+        some = vectors[: keys // PATH_SHARE] if options.quick else vectors
+        halves = asked(some, queries[:: 5 if options.quick else 2])
+        figures["path"] = whole_path(folder, some, *halves, names)
     return figures
-
-
-def _path(
-    folder: Path, vectors: Float32, queries: Float32, options: argparse.Namespace
-) -> dict[str, Any]:
-    usual = ["chroma"] if options.quick else ["lancedb", "qdrant", "chroma"]
-    peers = options.peers.split(",") if options.peers else usual
-    vectors = vectors[: len(vectors) // PATH_SHARE] if options.quick else vectors
-    tuning, held = asked(vectors, queries[:: 5 if options.quick else 2])
-    return whole_path(folder, vectors, tuning, held, ("ours", *peers))
 
 
 def ratios(figures: dict[str, Any]) -> dict[str, float]:

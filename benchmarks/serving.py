@@ -58,8 +58,8 @@ function request()
 end
 function done(summary, latency)
   local errors = summary.errors
-  io.write(string.format('RESULT {"requests": %d, "seconds": %f, "p50_ms": %f, "errors": %d}\\n',
-    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3,
+  io.write(string.format('RESULT {"rate": %f, "p50_ms": %f, "errors": %d}\\n',
+    summary.requests / summary.duration * 1e6, latency:percentile(50) / 1e3,
     errors.connect + errors.read + errors.write + errors.status + errors.timeout))
 end
 """
@@ -74,14 +74,11 @@ class Request(NamedTuple):
 
 
 class Result(NamedTuple):
-    requests: int
-    seconds: float
+    """Requests a second, their median time, and how many failed."""
+
+    rate: float
     p50_ms: float
     errors: int
-
-    @property
-    def rate(self) -> float:
-        return self.requests / self.seconds
 
 
 def load(
@@ -115,13 +112,12 @@ async def _by_python(
 ) -> Result:
     took: list[float] = []
     began = time.perf_counter()
-    ends = began + seconds
     asked = iter(range(start, 10**9))
 
     async def client() -> None:
         url = urlsplit(address)
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
-        while time.perf_counter() < ends:
+        while time.perf_counter() < began + seconds:
             sent = time.perf_counter()
             writer.write(_bytes(requests[next(asked) % len(requests)]))
             await _answer(reader)
@@ -131,7 +127,7 @@ async def _by_python(
     done = await asyncio.gather(*(client() for _ in range(connections)), return_exceptions=True)
     errors = sum(each is not None for each in done)
     median = statistics.median(took) * 1000 if took else float("inf")
-    return Result(len(took), time.perf_counter() - began, median, errors)
+    return Result(len(took) / (time.perf_counter() - began), median, errors)
 
 
 def _bytes(request: Request) -> bytes:
@@ -178,7 +174,7 @@ def running(command: Sequence[str], ready: str, **environment: str) -> Iterator[
         )
         try:
             deadline = time.monotonic() + READY_SECONDS
-            while not _answers(address + ready):
+            while not _is_ready(address + ready):
                 if process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
                     raise SystemExit(f"A server did not start; it said:\n{log.read()}")
@@ -189,7 +185,7 @@ def running(command: Sequence[str], ready: str, **environment: str) -> Iterator[
             process.wait(60)
 
 
-def _answers(url: str) -> bool:
+def _is_ready(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=5).close()
     except OSError:
@@ -328,8 +324,6 @@ TEXTS = 20_000
 QUESTIONS = 200
 """Vectors that are asked for, and whose answers are checked."""
 
-Results = Mapping[str, list[Result]]
-
 
 class Plan(NamedTuple):
     """How much is measured.
@@ -380,16 +374,13 @@ def text_queries(
     (work / "txtai").mkdir()
     build_txtai(work / "txtai", texts, embeddings)
     with our_server(work / "ours") as ours, txtai_server(work / "txtai") as txtai:
-        sides = {
-            "ours": our_side(ours, questions),
-            "txtai": txtai_side(txtai, questions),
-        }
+        sides = {"ours": our_side(ours, questions), "txtai": txtai_side(txtai, questions)}
         many = in_turns(sides, CONNECTIONS, plan)
         one = in_turns(sides, 1, plan)
         listed, theirs = (side.hits(plan.checked) for side in sides.values())
     ratios = {
-        "requests_over_txtai_c32": rate(many["ours"]) / rate(many["txtai"]),
-        "p50_over_txtai_c1": p50(one["ours"]) / p50(one["txtai"]),
+        "requests_over_txtai_c32": many["ours"].rate / many["txtai"].rate,
+        "p50_over_txtai_c1": one["ours"].p50_ms / one["txtai"].p50_ms,
     }
     figures = {
         **described("text_c32", many),
@@ -409,47 +400,40 @@ def vector_queries(
     best = np.argsort(-(asked @ vectors.T), axis=1)[:, :HITS].astype(str)  # (q, k)
     build_vectors(work / "ours", vectors)
     with our_server(work / "ours") as ours, chroma_server(work / "chroma") as chroma:
-        queries = asked.tolist()
-        sides = {
-            "ours": our_side(ours, queries),
-            "chroma": chroma_side(chroma, vectors, queries),
-        }
+        theirs = chroma_side(chroma, vectors, asked.tolist())
+        sides = {"ours": our_side(ours, asked.tolist()), "chroma": theirs}
         many = in_turns(sides, CONNECTIONS, plan)
         recalls = {
             f"{work.name}_recall_{who}": shared(side.hits(QUESTIONS), best)
             for who, side in sides.items()
         }
-    return rate(many["ours"]) / rate(many["chroma"]), described(work.name, many) | recalls
+    return many["ours"].rate / many["chroma"].rate, described(work.name, many) | recalls
 
 
-def in_turns(sides: Mapping[str, Side], connections: int, plan: Plan) -> Results:
-    """Each side loaded alone, in alternation; the first round only warms them up."""
-    found: dict[str, list[Result]] = {name: [] for name in sides}
+def in_turns(sides: Mapping[str, Side], connections: int, plan: Plan) -> dict[str, Result]:
+    """Each side loaded alone, in alternation, and the medians; the first round only warms up."""
+    results: dict[str, list[Result]] = {name: [] for name in sides}
     for turn in range(plan.rounds + 1):
         for name, side in list(sides.items())[:: 1 if turn % 2 else -1]:
             seconds = plan.seconds if turn else 2
             start = turn * len(side.requests) // (plan.rounds + 1)
             result = load(side.address, side.requests, connections, seconds, start)
             if turn:
-                found[name].append(result)
+                results[name].append(result)
                 progress(f"{name} c{connections}: {result.rate:.1f}/s, {result.p50_ms:.1f} ms")
-    return found
+    columns = {name: zip(*each, strict=True) for name, each in results.items()}
+    return {
+        name: Result(statistics.median(rates), statistics.median(p50s), sum(errors))
+        for name, (rates, p50s, errors) in columns.items()
+    }
 
 
-def rate(results: Sequence[Result]) -> float:
-    return statistics.median(result.rate for result in results)
-
-
-def p50(results: Sequence[Result]) -> float:
-    return statistics.median(result.p50_ms for result in results)
-
-
-def described(name: str, results: Results) -> dict[str, Any]:
+def described(name: str, results: Mapping[str, Result]) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    for who, each in results.items():
-        told[f"{name}_{who}_requests_a_second"] = round(rate(each), 1)
-        told[f"{name}_{who}_p50_ms"] = round(p50(each), 2)
-        told[f"{name}_{who}_errors"] = sum(result.errors for result in each)
+    for who, result in results.items():
+        told[f"{name}_{who}_requests_a_second"] = round(result.rate, 1)
+        told[f"{name}_{who}_p50_ms"] = round(result.p50_ms, 2)
+        told[f"{name}_{who}_errors"] = result.errors
     return told
 
 
