@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import data_set, sets_parser, tell, timed
+from common import data_set, parser, tell, timed
 
 from attend import Data
 from attend.encoder import DEFAULT, Encoder, load
@@ -33,7 +33,7 @@ SLICE = 256
 
 
 def main() -> None:
-    options = sets_parser(__doc__.splitlines()[0]).parse_args()
+    options = parser(__doc__.splitlines()[0]).parse_args()
     lines = (data_set(options.folder, "scifact") / "corpus.jsonl").read_text().splitlines()
     slices = [lines[at : at + SLICE] for at in range(0, len(lines), SLICE)]
     # Slices from all over the corpus; every peer sees each of them.

@@ -29,19 +29,15 @@ from attend.measure.statistics import (  # noqa: E402  # found by the path above
 )
 
 
-def parser(description: str, **options: Any) -> argparse.ArgumentParser:
-    """A parser with --quick and --json, which every benchmark has."""
+def parser(
+    description: str, folder: Sequence[str] = ("--folder", "--sets"), **options: Any
+) -> argparse.ArgumentParser:
+    """A parser with --quick, --json and the folder of the data sets, which every benchmark has."""
     made = argparse.ArgumentParser(description=description, **options)
     made.add_argument("--quick", action="store_true", help="within two minutes")
     made.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    return made
-
-
-def sets_parser(description: str) -> argparse.ArgumentParser:
-    """The same with the folder of the data sets, as --folder (or --sets)."""
-    made = parser(description)
     named = {"dest": "folder", "type": Path, "default": DATA, "help": "folder of the data sets"}
-    made.add_argument("--folder", "--sets", **named)
+    made.add_argument(*folder, **named)
     return made
 
 

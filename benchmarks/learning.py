@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ledger
-from common import DATA, Results, Row, parser, progress, tell
+from common import Results, Row, parser, progress, tell
 from learning_answers import answers, foreign, no_answer
 from learning_peers import adapter, plain, tuned
 from learning_ranking import (
@@ -128,9 +128,8 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    made = parser(
-        __doc__.splitlines()[0], epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = {"epilog": EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    made = parser(__doc__.splitlines()[0], ["--folder"], **options)
     add = made.add_argument
     add("--sets", type=_names, help=f"of {', '.join(SETS)}, or one section as removed-scifact")
     add("--no-peers", action="store_true", help="leave out all peers")
@@ -141,7 +140,6 @@ def arguments() -> argparse.Namespace:
     add("--first-seed", type=int, default=0, help="of those; the ones after it follow")
     add("--keys", type=int, default=1_000_000, help="of the large live switch; 0 leaves it out")
     add("--data", type=Path, help="keep the built collections here for the next run")
-    add("--folder", type=Path, default=DATA, help="folder of the data sets")
     return made.parse_args()
 
 

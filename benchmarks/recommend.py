@@ -29,9 +29,9 @@ from common import (
     json_lines,
     not_behind,
     pairs,
+    parser,
     progress,
     row_of,
-    sets_parser,
     tell,
     timed,
 )
@@ -343,8 +343,8 @@ class Contest:
 def _tuned(bench: Bench, given: Books) -> dict[str, Mapping[str, Any]]:
     """The settings of each peer that are best on a part of the training interactions."""
     if bench.options.quick:
-        by_name = {name: PEERS[name].quick for name in PEERS if name in bench.peers}
-        return {name: chosen for name, chosen in by_name.items() if chosen is not None}
+        quick = {name: peer.quick for name, peer in PEERS.items() if name in bench.peers}
+        return {name: chosen for name, chosen in quick.items() if chosen is not None}
     part = given.divided(bench.options.seed + 2)
     contest = Contest(part, protocol_of(part.test, part.train))
     found = dict[str, Mapping[str, Any]]()
@@ -399,8 +399,6 @@ GENRES = (
 )
 """Those that most films have first."""
 
-MOST_GENRES = 3
-
 
 def films_of(titles: Sequence[str], seed: int, quick: bool) -> Books:
     """Films, who met which, and a fifth of each user's as the test."""
@@ -408,7 +406,7 @@ def films_of(titles: Sequence[str], seed: int, quick: bool) -> Books:
     # One to three of each, some far oftener than others: (n, g) ones where a film has a genre.
     likely = np.log(1 / np.arange(1, len(GENRES) + 1)) + random.gumbel(size=(ITEMS, len(GENRES)))
     places = np.argsort(np.argsort(-likely, axis=1), axis=1)
-    counts = random.integers(1, MOST_GENRES + 1, ITEMS)
+    counts = random.integers(1, 4, ITEMS)
     genres = (places < counts[:, None]).astype(np.float32)
     users, count = (QUICK_USERS, QUICK_RATINGS) if quick else (USERS, RATINGS)
     rated = simulated(genres, users=users, ratings=count, seed=seed, world=TASTE)
@@ -649,7 +647,7 @@ SLOW = {"titles", "films", "withheld"}
 
 
 def main() -> None:
-    made = sets_parser(__doc__.splitlines()[0])
+    made = parser(__doc__.splitlines()[0])
     made.add_argument("--data", type=Path, help="keep the collections in this empty folder")
     made.add_argument("--full", action="store_true", help="serve a million items too")
     made.add_argument(

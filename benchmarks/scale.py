@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
-from common import ROOT, data_set, json_lines, pairs, progress, sets_parser, tell, timed
+from common import ROOT, data_set, json_lines, pairs, parser, progress, tell, timed
 from learning_sets import Workshop, ranking_set, taught, trained
 from threadpoolctl import threadpool_limits
 
@@ -357,11 +357,11 @@ def whole_path(
         progress(f"whole path: {name} takes {len(vectors)} vectors")
         try:
             fill = partial(CONTESTANTS[name], folder, vectors)
-            contestant, built = timed(fill, time.process_time)
+            (settings, search_with), built = timed(fill, time.process_time)
         except MemoryError as error:
             figures[name] = {"could not hold them": str(error)}
             continue
-        setting, search = _tuned(*contestant, tuning.first(TUNING))
+        setting, search = _tuned(settings, search_with, tuning.first(TUNING))
         some = asked.first(SLOW) if name == "qdrant" else asked
         search(some.queries[0])
         found, seconds = timed(partial(_positions, search, some.queries), time.process_time)
@@ -590,7 +590,7 @@ PATH_SHARE = 10
 
 
 def main() -> None:
-    made = sets_parser(__doc__.splitlines()[0])
+    made = parser(__doc__.splitlines()[0])
     made.add_argument("--data", type=Path, help="where to write (12 GB for a million keys)")
     made.add_argument("--keys", type=int, help="how many; a million, or 200,000 with --quick")
     made.add_argument("--alone", action="store_true", help="without the peers")

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import numpy as np
-from common import ROOT, data_set, json_lines, progress, sets_parser, tell
+from common import ROOT, data_set, json_lines, parser, progress, tell
 
 from attend import Data
 from attend.core.types import Float32
@@ -346,7 +346,7 @@ QUICK = Plan(300, (5183,), 2, 3, 10)
 
 
 def main() -> None:
-    options = sets_parser("Requests over HTTP beside txtai's and Chroma's servers.").parse_args()
+    options = parser("Requests over HTTP beside txtai's and Chroma's servers.").parse_args()
     plan = QUICK if options.quick else FULL
     if WRK is None:
         progress("wrk is not installed; the load comes from a client in Python.")

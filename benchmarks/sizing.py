@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 import psutil
-from common import progress, sets_parser, tell, timed
+from common import parser, progress, tell, timed
 from scale import NEAREST, RECALL, grown, nearest, published, real
 from scipy import stats
 
@@ -404,7 +404,7 @@ def used(folder: Path) -> int:
 
 
 def main() -> None:
-    made = sets_parser(__doc__.splitlines()[0])
+    made = parser(__doc__.splitlines()[0])
     made.add_argument("--data", type=Path, help="where to write (2 GB)")
     made.add_argument("--milvus", type=int, metavar="KEYS", help="measure a server with so many")
     options = made.parse_args()
