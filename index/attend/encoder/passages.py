@@ -44,13 +44,6 @@ class Passage(NamedTuple):
     end: int
 
 
-class Placed(NamedTuple):
-    """A passage of the text at position `place`."""
-
-    place: int
-    passage: Passage
-
-
 class PassageSplitter:
     """Counts and splits in the tokens of one model.
 
@@ -99,7 +92,7 @@ class PassageSplitter:
         for place in places:
             passages[place] = []
         pieces = [
-            Placed(place, Passage(start, start + len(chunk)))
+            (place, Passage(start, start + len(chunk)))
             for place, parts in zip(places, chunks, strict=True)
             for start, chunk in parts
         ]
@@ -125,21 +118,23 @@ class PassageSplitter:
         length = passage.end - passage.start
         return count <= self.window and length <= self.room * MOST_CHARACTERS
 
-    def _fitted(self, texts: Sequence[str], pieces: list[Placed]) -> Iterator[Placed]:
-        """The same passages, halved until each fits; a single character is never halved.
+    def _fitted(
+        self, texts: Sequence[str], pieces: list[tuple[int, Passage]]
+    ) -> Iterator[tuple[int, Passage]]:
+        """Yield passages, each with the place of its text, halved until each fits.
 
         The library counts a chunk where it lies; standing alone it can have more tokens, where
-        the tokenizer marks how a text begins.
+        the tokenizer marks how a text begins. A single character is never halved.
         """
         while pieces:
             counts = self.count([texts[place][start:end] for place, (start, end) in pieces])
-            halved: list[Placed] = []
-            for placed, count in zip(pieces, counts.tolist(), strict=True):
-                halves = _halves(texts[placed.place], placed.passage)
-                if self._fits(placed.passage, count) or not halves:
-                    yield placed
+            halved: list[tuple[int, Passage]] = []
+            for (place, passage), count in zip(pieces, counts.tolist(), strict=True):
+                halves = _halves(texts[place], passage)
+                if self._fits(passage, count) or not halves:
+                    yield place, passage
                 else:
-                    halved += [Placed(placed.place, half) for half in halves]
+                    halved += [(place, half) for half in halves]
             pieces = halved
 
     def _splitter(self, overlap: int) -> TextSplitter:

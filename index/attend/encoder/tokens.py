@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -85,6 +86,17 @@ class EmbeddingCache:
             while self._size > self.limit:
                 self._size -= _size(*self._rows.popitem(last=False))
 
+    def filled(
+        self, keys: Sequence[Key], make: Callable[[list[Key]], Iterable[Float32 | Float16]]
+    ) -> list[Any]:
+        """Return the embedding of each key; those that are not kept are made, each once."""
+        rows, fresh = self.get(keys), {}
+        missing = dict.fromkeys(key for key, row in zip(keys, rows, strict=True) if row is None)
+        for key, row in zip(missing, make(list(missing)) if missing else (), strict=True):
+            fresh[key] = row
+            self.put(key, row)
+        return [fresh[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
+
     def usage(self) -> Usage:
         with self._lock:
             return Usage(self._hits, self._misses, len(self._rows), self._size)
@@ -136,16 +148,22 @@ def token_run(model: Any, window: int, direct: Any) -> TokenRun | None:
         direct: the direct encoder that has taken over its layers; None where it has not.
     """
     if direct is not None:
-        return _DirectTokens(direct) if direct.pooling == "mean" and not direct.rest else None
+        pools = direct.pooling == "mean" and not direct.rest
+        return partial(_direct_tokens, direct) if pools else None
     modules: list[Any] = list(model)
     names = [type(module).__name__ for module in modules if type(module).__name__ != "Normalize"]
     if names == ["StaticEmbedding"]:
-        return _StaticTokens(model)
+        table = modules[0].embedding.weight.detach().float().cpu().numpy()
+        return partial(_static_tokens, model, table)
     backend = getattr(model.tokenizer, "backend_tokenizer", None)
     if names == ["Transformer", "Pooling"] and backend is not None:
         pooling = modules[1]
         if pooling.pooling_mode == "mean" and getattr(pooling, "include_prompt", True):
-            return _LibraryTokens(model, backend, window)
+            # A copy: each call of the library sets the model's own again.
+            tokenizer = type(backend).from_str(backend.to_str())
+            tokenizer.no_padding()
+            tokenizer.enable_truncation(window)
+            return partial(_library_tokens, model, tokenizer)
     return None
 
 
@@ -165,87 +183,60 @@ class UnitTokens:
 
     def __call__(self, texts: Sequence[str], task: str) -> list[Float16]:
         """Return rows (t, d) of each text."""
+
+        def make(missing: Sequence[Key]) -> Iterator[Float16]:
+            for start in range(0, len(missing), TOGETHER):
+                part = [key.text for key in missing[start : start + TOGETHER]]
+                for tokens in checked(self._read(part, task)):
+                    yield unit(tokens.vectors[~tokens.special]).astype(np.float16)
+
         keys = [Key(self._encoder, f"{task} tokens", text) for text in texts]
-        rows = self.cache.get(keys)
-        missing = list(
-            dict.fromkeys(key for key, row in zip(keys, rows, strict=True) if row is None)
-        )
-        fresh: dict[Key, Float16] = {}
-        for start in range(0, len(missing), TOGETHER):
-            part = missing[start : start + TOGETHER]
-            states = self._read([key.text for key in part], task)
-            for key, tokens in zip(checked(part), states, strict=True):
-                fresh[key] = unit(tokens.vectors[~tokens.special]).astype(np.float16)
-                self.cache.put(key, fresh[key])
-        return [fresh[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
+        return self.cache.filled(keys, make)
 
 
-class _DirectTokens:
-    """The tokens of a direct encoder, from its own forward pass."""
+def _direct_tokens(direct: DirectEncoder, texts: Sequence[str], task: str) -> list[TokenStates]:
+    """Return the tokens of a direct encoder, from its own forward pass."""
+    import torch
 
-    def __init__(self, direct: DirectEncoder) -> None:
-        self._direct = direct
-
-    def __call__(self, texts: Sequence[str], task: str) -> list[TokenStates]:
-        import torch
-
-        direct = self._direct
-        with timed("tokenise"):
-            prompt = direct.prompts.get(task) or ""
-            # The slower of the two methods, which knows where a token stands.
-            encodings = direct.tokenizer.encode_batch([prompt + text for text in texts])
-        with timed("encode"), torch.inference_mode():
-            lengths = np.array([len(one.ids) for one in encodings])
-            order = np.argsort(lengths, kind="stable")  # as the encoder takes them
-            tokens, ascending = [encodings[place].ids for place in order], lengths[order]
-            rows = direct.hidden(direct.embedded(tokens, ascending), ascending.tolist())
-            parts = np.split(rows.float().numpy(), np.cumsum(ascending)[:-1])
-        places = np.argsort(order).tolist()
-        return [
-            TokenStates.of(encoding, parts[place], prompt)
-            for encoding, place in zip(encodings, places, strict=True)
-        ]
+    with timed("tokenise"):
+        prompt = direct.prompts.get(task) or ""
+        # The slower of the two methods, which knows where a token stands.
+        encodings = direct.tokenizer.encode_batch([prompt + text for text in texts])
+    with timed("encode"), torch.inference_mode():
+        order, lengths, rows = direct.states([encoding.ids for encoding in encodings])
+        parts = np.split(rows.float().numpy(), np.cumsum(lengths)[:-1])
+    places = np.argsort(order).tolist()
+    return [
+        TokenStates.of(encoding, parts[place], prompt)
+        for encoding, place in zip(encodings, places, strict=True)
+    ]
 
 
-class _StaticTokens:
-    """The tokens of a model that is a table of vectors."""
-
-    def __init__(self, model: SentenceTransformer) -> None:
-        module: Any = next(iter(model))
-        self._table: Float32 = module.embedding.weight.detach().float().cpu().numpy()
-        self._tokenizer = module.tokenizer
-        self._prompts = model.prompts
-
-    def __call__(self, texts: Sequence[str], task: str) -> list[TokenStates]:
-        prompt = self._prompts.get(task) or ""
-        encodings = self._tokenizer.encode_batch(
-            [prompt + text for text in texts], add_special_tokens=False
-        )
-        return [TokenStates.of(one, self._table[one.ids], prompt) for one in encodings]
+def _static_tokens(
+    model: Any, table: Float32, texts: Sequence[str], task: str
+) -> list[TokenStates]:
+    """Return the tokens of a model that is a table of vectors."""
+    prompt = model.prompts.get(task) or ""
+    encodings = model[0].tokenizer.encode_batch(
+        [prompt + text for text in texts], add_special_tokens=False
+    )
+    return [TokenStates.of(one, table[one.ids], prompt) for one in encodings]
 
 
-class _LibraryTokens:
-    """The tokens of a model as the library reads them."""
-
-    def __init__(self, model: SentenceTransformer, tokenizer: Tokenizer, window: int) -> None:
-        self._model = model
-        # A copy: each call of the library sets the model's own again.
-        self._tokenizer = type(tokenizer).from_str(tokenizer.to_str())
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(window)
-
-    def __call__(self, texts: Sequence[str], task: str) -> list[TokenStates]:
-        prompt = self._model.prompts.get(task) or ""
-        encodings = self._tokenizer.encode_batch([prompt + text for text in texts])
-        encode = self._model.encode_query if task == "query" else self._model.encode_document
-        tensors: Any = encode(
-            list(texts),
-            output_value="token_embeddings",
-            batch_size=len(texts),
-            show_progress_bar=False,
-        )
-        rows = [tensor.float().cpu().numpy() for tensor in tensors]
-        return [
-            TokenStates.of(encoding, vectors, prompt)
-            for encoding, vectors in zip(encodings, rows, strict=True)
-        ]
+def _library_tokens(
+    model: SentenceTransformer, tokenizer: Tokenizer, texts: Sequence[str], task: str
+) -> list[TokenStates]:
+    """Return the tokens of a model as the library reads them."""
+    prompt = model.prompts.get(task) or ""
+    encodings = tokenizer.encode_batch([prompt + text for text in texts])
+    encode = model.encode_query if task == "query" else model.encode_document
+    tensors: Any = encode(
+        list(texts),
+        output_value="token_embeddings",
+        batch_size=len(texts),
+        show_progress_bar=False,
+    )
+    return [
+        TokenStates.of(encoding, tensor.float().cpu().numpy(), prompt)
+        for encoding, tensor in zip(encodings, tensors, strict=True)
+    ]

@@ -312,15 +312,9 @@ def column_type(sample: Sequence[Row], name: str, untyped: bool, before: str | N
     if before == "number":
         return before
     cells = [(row, cell) for row in sample if (cell := row.get(name)) not in (None, "")]
-    parsed = [scalar(str(cell)) if untyped else cell for _, cell in cells]
-    numbers = sum(isinstance(cell, int | float) for cell in parsed)
-    odd = [
-        entry
-        for entry, cell in zip(cells, parsed, strict=True)
-        if not isinstance(cell, int | float) and isinstance(entry[1], str)
-    ]
-    is_pure = numbers + len(odd) == len(cells) and not any(isinstance(c, bool) for c in parsed)
-    if not is_pure or numbers < max(1, len(odd)):
+    types = [type_of(cell, untyped=untyped) for _, cell in cells]
+    odd = [entry for entry, type in zip(cells, types, strict=True) if type == "text"]
+    if set(types) - {"number", "text"} or len(cells) - len(odd) < max(1, len(odd)):
         return ""
     if before == "text" and untyped:
         return "text, as before"

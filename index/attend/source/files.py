@@ -28,7 +28,6 @@ from attend.core.errors import InvalidRequest, SourceError
 from attend.source.rows import (
     LOOKAHEAD_ROWS,
     CellFormat,
-    FileSource,
     Replay,
     Row,
     RowProblem,
@@ -154,43 +153,6 @@ def is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name.startswith("utf-8")
 
 
-@contextmanager
-def open_text(
-    path: Path, encoding: str | None = None, head: bytes | None = None
-) -> Iterator[TextIO]:
-    """Open a text file, in the encoding that is named or detected.
-
-    Bytes that are not valid become surrogates: one is a problem of its row, not of the file.
-
-    Args:
-        head: the beginning of the file, to be read in its place.
-
-    Raises:
-        SourceError: the file cannot be opened, is no text, or ends within a character.
-    """
-    encoding, _ = detect_encoding(b"" if encoding else read_head(path), path, encoding)
-    try:
-        with (
-            path.open("rb") if head is None else io.BytesIO(head) as file,
-            io.TextIOWrapper(file, encoding, errors="surrogateescape", newline="") as text,
-        ):
-            yield text
-    except UnicodeError as error:  # UTF-16 has bytes that no surrogate stands for
-        reason = getattr(error, "reason", str(error))
-        raise SourceError(f"{path} is not {encoding}: {reason}. {SAVE_AS}") from None
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def read_head(path: Path) -> bytes:
-    """Return the first mebibyte of a file; raises SourceError with the system's reason."""
-    try:
-        with path.open("rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def detect_encoding(head: bytes, path: Path, encoding: str | None = None) -> tuple[str, bool]:
     """Return the encoding of a file, as it is named or its beginning has it; whether it is a guess.
 
@@ -310,22 +272,54 @@ MAX_CELL_CHARACTERS = 64 << 20
 """A larger cell is an unclosed quote that swallows the file, not a text."""
 
 
-class TextFile(FileSource):
-    """A text file whose format is named by the caller or detected."""
+class FileSource(Source):
+    """A source in one file or folder, named like it, whose format the caller names or not."""
 
     def __init__(self, path: Path, name: str | None = None, format: TableFormat = DETECTED) -> None:
-        super().__init__(path, name)
+        self.path = path
+        self.name = name or path.name
         self.format = format
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """Open the file. Raises SourceError with the system's reason."""
+        try:
+            with self.path.open("rb") as file:
+                yield file
+        except OSError as error:
+            raise unreadable(self.path, error) from error
 
     @cached_property
     def head(self) -> bytes:
         """Its first mebibyte. Raises SourceError if the file cannot be opened."""
-        return read_head(self.path)
+        with self.opened() as file:
+            return file.read(HEAD_BYTES)
+
+
+class TextFile(FileSource):
+    """A text file whose encoding is named by the caller or detected."""
 
     @cached_property
     def decoding(self) -> tuple[str, bool]:
         """The encoding, and whether it is a guess. Raises SourceError if the file is no text."""
         return detect_encoding(self.head, self.path, self.format.encoding)
+
+    @contextmanager
+    def decoded(self, file: BinaryIO) -> Iterator[TextIO]:
+        """Read the file, or its beginning, as text.
+
+        Bytes that are not valid become surrogates: one is a problem of its row, not of the file.
+
+        Raises:
+            SourceError: it is no text, or ends within a character.
+        """
+        encoding, _ = self.decoding
+        try:
+            with io.TextIOWrapper(file, encoding, errors="surrogateescape", newline="") as text:
+                yield text
+        except UnicodeError as error:  # UTF-16 has bytes that no surrogate stands for
+            reason = getattr(error, "reason", str(error))
+            raise SourceError(f"{self.path} is not {encoding}: {reason}. {SAVE_AS}") from None
 
     def detected(self) -> str:
         encoding, is_guess = self.decoding
@@ -336,17 +330,14 @@ class JsonLinesFile(TextFile):
     """A `.jsonl` or `.ndjson` file: one JSON object a line; blank lines are skipped."""
 
     def rows(self) -> Iterator[Row | RowProblem]:
-        if not is_utf8(self.decoding[0]):
-            with open_text(self.path, self.decoding[0]) as text:
+        is_plain = is_utf8(self.decoding[0])
+        with self.opened() as file:
+            if is_plain:
+                yield from json_rows(bounded_lines(file), self.name)
+                return
+            with self.decoded(file) as text:
                 lines = (line.encode("utf-8", "surrogatepass") for line in text)
                 yield from json_rows(lines, self.name)
-            return
-        try:
-            file = self.path.open("rb")
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-        with file:
-            yield from json_rows(bounded_lines(file), self.name)
 
 
 class StandardInput(Source):
@@ -448,7 +439,7 @@ class Delimited(TextFile):
 
     @cached_property
     def _start(self) -> str:
-        with open_text(self.path, self.decoding[0], self.head) as text:
+        with self.decoded(io.BytesIO(self.head)) as text:
             return text.read(DIALECT_CHARACTERS)
 
     @cached_property
@@ -482,8 +473,8 @@ class Delimited(TextFile):
 
     def rows(self) -> Iterator[Row | RowProblem]:
         csv.field_size_limit(MAX_CELL_CHARACTERS)
-        with open_text(self.path, self.decoding[0]) as file:
-            reader = csv.reader(file, delimiter=self.delimiter, strict=True)
+        with self.opened() as file, self.decoded(file) as text:
+            reader = csv.reader(text, delimiter=self.delimiter, strict=True)
             try:
                 cells = next(reader, None)
             except csv.Error as error:

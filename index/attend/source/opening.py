@@ -31,25 +31,22 @@ from attend.source.files import (
     HEAD_BYTES,
     SAVE_AS,
     Delimited,
+    FileSource,
     JsonArray,
     JsonLinesFile,
     StandardInput,
     TabDelimited,
     TableFormat,
-    TextFile,
     detect_encoding,
     is_utf8,
-    read_head,
 )
 from attend.source.rows import (
     SAMPLE_ROWS,
-    FileSource,
     Row,
     RowProblem,
     Source,
     Unusable,
     to_json,
-    unreadable,
 )
 
 # -- converting -----------------------------------------------------------------------------------
@@ -73,10 +70,6 @@ EMAIL = ".eml"
 CONVERTIBLE = frozenset({*CONVERTERS, EMAIL})
 
 
-class MissingExtra(Unusable):
-    """The converter is not installed."""
-
-
 Converted: TypeAlias = tuple[str, str | None, Mapping[str, Json]]
 """A document as Markdown, its title, and what else its format declares."""
 
@@ -91,12 +84,12 @@ def convert(data: bytes, ending: str) -> Converted:
     """Return the contents of a file with an ending as Markdown.
 
     Raises:
-        MissingExtra: the extra `documents` is not installed.
-        Unusable: the file cannot be converted, or has no text.
+        Unusable: the extra `documents` is not installed; the file cannot be converted, or has no
+            text.
     """
     try:
         with _limited(SECONDS + SECONDS_PER_MIB * len(data) / 2**20):
-            document = _email(data) if ending == EMAIL else _markdown(data, ending)
+            text, title, fields = _email(data) if ending == EMAIL else _markdown(data, ending)
     except Unusable:
         raise
     except Exception as error:  # of any of the parsers, for a broken file
@@ -105,10 +98,11 @@ def convert(data: bytes, ending: str) -> Converted:
             f"The file cannot be read as {ending} ({reason.rstrip('.')}). Open it in a program for "
             f"such files and save it again."
         ) from None
-    if not document[0]:
+    text = text.replace("\f", "\n").strip()
+    if not text:
         advice = "Recognise the text of a scan (OCR) first" if ending == ".pdf" else "Remove it"
         raise Unusable(f"The file has no text. {advice}.")
-    return document
+    return text, title.strip() if title else None, fields
 
 
 @contextmanager
@@ -139,8 +133,7 @@ def _markdown(data: bytes, ending: str) -> Converted:
     from markitdown import StreamInfo
 
     result = converter.convert(BytesIO(data), StreamInfo(extension=ending))
-    title = result.title.strip() if result.title else None
-    return _tidy(result.markdown), title, {}
+    return result.markdown, result.title, {}
 
 
 class _BriefHeaders(EmailPolicy):
@@ -164,11 +157,7 @@ def _email(data: bytes) -> Converted:
         "attachments": [part.get_filename() or "" for part in message.iter_attachments()],
     }
     subject = str(message["subject"] or "").strip()
-    return _tidy(content), subject or None, {name: v for name, v in fields.items() if v}
-
-
-def _tidy(text: str) -> str:
-    return text.replace("\f", "\n").strip()
+    return content, subject or None, {name: cell for name, cell in fields.items() if cell}
 
 
 @cache
@@ -178,7 +167,7 @@ def converter_of(ending: str) -> Any:
     try:
         from markitdown import converters
     except ImportError:
-        raise MissingExtra(
+        raise Unusable(
             f"Reading {ending} needs the extra 'documents'. Install it with: pip install "
             f"'attend-retrieval[documents]'."
         ) from None
@@ -220,8 +209,7 @@ class TextFolder(FileSource):
     natural_text = ("title", "text")
 
     def __init__(self, path: Path, format: TableFormat = DETECTED) -> None:
-        super().__init__(path, path.resolve().name)
-        self._encoding = format.encoding
+        super().__init__(path, path.resolve().name, format)
         if not any(file.suffix.lower() in DOCUMENT_SUFFIXES for file in self._files()):
             raise SourceError(
                 f"The folder {path} holds neither corpus.jsonl nor a text file "
@@ -239,7 +227,7 @@ class TextFolder(FileSource):
             kind = f"ending in {ending}" if ending else "without an ending"
             endings = ", ".join(sorted(DOCUMENT_SUFFIXES))
             reason = f"Files {kind} are not read. Convert it to one of {endings}."
-            if ending in TABLES:
+            if ending in READERS:
                 reason = "A table is no document of a folder. Build it as a source of its own."
             yield RowProblem(name, reason, rejects=False, skips=True)
 
@@ -261,14 +249,13 @@ class TextFolder(FileSource):
                 raise Unusable(f"The file is larger than {MAX_FILE_BYTES >> 20} MiB. Split it.")
             if path.suffix.lower() in CONVERTIBLE:
                 text, title, fields = converted_file(path, path.stat().st_mtime_ns)
-                yield _row(name, text, title or heading(text) or path.stem, fields)
+                title = title or heading(text) or path.stem
+                yield Row(name, _cells(name, text, title, fields))
             else:
-                yield from _text_rows(path, name, self._encoding)
+                yield from _text_rows(path, name, self.format.encoding)
         except OSError as error:
             reason = f"The file cannot be read: {error.strerror}. Check its permissions."
             yield RowProblem(name, reason, skips=True)
-        except MissingExtra as reason:
-            yield RowProblem(name, str(reason), skips=True)
         except (Unusable, SourceError) as reason:
             yield RowProblem(name, str(reason).replace(str(path), "The file", 1), skips=True)
 
@@ -286,26 +273,31 @@ class Mailbox(FileSource):
     natural_id = "id"
     natural_text = ("title", "text")
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        if not _FROM.match(read_head(path)[:MOST_FROM]):
+    def __init__(self, path: Path, format: TableFormat = DETECTED) -> None:
+        super().__init__(path, format=format)
+        if not _FROM.match(self.head[:MOST_FROM]):
             raise SourceError(
                 f"{path} is no mbox: its first line is not 'From', an address and a date. Export "
                 f"the mailbox as mbox, or as a folder of .eml files."
             )
 
     def rows(self) -> Iterator[Row | RowProblem]:
-        try:
-            with self.path.open("rb") as file:
-                for number, data in enumerate(_messages(file), start=1):
-                    place = f"{self.name}:{number}"
-                    try:
-                        yield Row(place, _message(data, str(number)).cells)
-                    except Unusable as reason:
-                        fault = str(reason).replace("The file", "The message", 1)
-                        yield RowProblem(place, fault)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
+        with self.opened() as file:
+            for number, data in enumerate(_messages(file), start=1):
+                place = f"{self.name}:{number}"
+                try:
+                    if len(data) > MAX_FILE_BYTES:
+                        raise Unusable(
+                            f"The message is larger than {MAX_FILE_BYTES >> 20} MiB. Remove it."
+                        )
+                    text, title, fields = convert(data, EMAIL)
+                except Unusable as reason:
+                    fault = str(reason).replace("The file", "The message", 1)
+                    yield RowProblem(place, fault)
+                    continue
+                head = message_from_bytes(data.replace(b"\r\n", b"\n").partition(b"\n\n")[0])
+                id = str(head["message-id"] or "").strip().strip("<>") or str(number)
+                yield Row(place, _cells(id, text, title or heading(text) or id, fields))
 
 
 def _messages(file: BinaryIO) -> Iterator[bytes]:
@@ -324,16 +316,6 @@ def _messages(file: BinaryIO) -> Iterator[bytes]:
         after_blank = not line.strip()
     if size:
         yield b"".join(lines)
-
-
-def _message(data: bytes, number: str) -> Row:
-    """Return the row of a message, by its Message-ID or else its number; raises Unusable."""
-    if len(data) > MAX_FILE_BYTES:
-        raise Unusable(f"The message is larger than {MAX_FILE_BYTES >> 20} MiB. Remove it.")
-    text, title, fields = convert(data, EMAIL)
-    head = message_from_bytes(data.replace(b"\r\n", b"\n").partition(b"\n\n")[0])
-    id = str(head["message-id"] or "").strip().strip("<>") or number
-    return _row(id, text, title or heading(text) or id, fields)
 
 
 def _text_rows(path: Path, name: str, encoding: str | None) -> Iterator[Row | RowProblem]:
@@ -363,21 +345,21 @@ def _text_rows(path: Path, name: str, encoding: str | None) -> Iterator[Row | Ro
                 rejects=False,
             )
             text = parts[1]
-    title = fields.get("title")
     if not text.strip():
         raise Unusable("The file is empty. Write a text into it, or remove it.")
-    shown = title.strip() if isinstance(title, str) else None
-    yield _row(name, text, shown or heading(text) or path.stem, fields)
+    named = fields.get("title")
+    title = (named.strip() if isinstance(named, str) else "") or heading(text) or path.stem
+    yield Row(name, _cells(name, text, title, fields))
 
 
-def _row(name: str, text: str, title: str, fields: Mapping[str, Json]) -> Row:
-    """Return a row; fields that would replace its id or text get a longer name."""
+def _cells(id: str, text: str, title: str, fields: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a row's cells; fields that would replace its id or text get a longer name."""
     rest = {
         f"front_matter_{key}" if key in ("id", "text") else key: cell
         for key, cell in fields.items()
         if key != "title" or not isinstance(cell, str)
     }
-    return Row(name, {**rest, "id": name, "title": title, "text": text})
+    return {**rest, "id": id, "title": title, "text": text}
 
 
 def front_matter(text: str) -> tuple[Mapping[str, Json], str]:
@@ -476,29 +458,23 @@ BEIR_CORPUS = "corpus.jsonl"
 _TABLE = re.compile(r"(?P<file>.+?\.(?:db|sqlite3?)):(?P<table>.+)", re.IGNORECASE | re.DOTALL)
 
 
-TEXT_READERS: dict[str, type[TextFile]] = {
-    ".jsonl": JsonLinesFile,
-    ".ndjson": JsonLinesFile,
-    ".json": JsonArray,
-    ".csv": Delimited,
-    ".tsv": TabDelimited,
-}
-
-
-def _stored_table(path: Path, table: str = "") -> Source:
+def _stored_table(path: Path, table: str = "", format: TableFormat = DETECTED) -> Source:
     # Here: pyarrow takes long to import, and few sources need it.
     from attend.source.tables import ParquetFile, SqliteTable
 
     return ParquetFile(path) if path.suffix.lower() == ".parquet" else SqliteTable(path, table)
 
 
-READERS: dict[str, Callable[[Path], Source]] = {
+READERS: dict[str, Callable[..., Source]] = {
+    ".jsonl": JsonLinesFile,
+    ".ndjson": JsonLinesFile,
+    ".json": JsonArray,
+    ".csv": Delimited,
+    ".tsv": TabDelimited,
     ".mbox": Mailbox,
     **dict.fromkeys((".parquet", ".db", ".sqlite", ".sqlite3"), _stored_table),
 }
-"""By ending: what reads a file that is no text and a source of its own."""
-
-TABLES = frozenset({*TEXT_READERS, *READERS})
+"""By ending: what reads a file that is a source of its own, from its path and format."""
 
 
 class BeirCorpus(JsonLinesFile):
@@ -551,33 +527,23 @@ def open_source(spec: str | Path | object, format: TableFormat = DETECTED) -> So
         if corpus.is_file():
             return BeirCorpus(corpus, f"{path.resolve().name}/{BEIR_CORPUS}", format)
         return TextFolder(path, format)
-    if spec and path.exists():
-        return _file(path, format)
-    if (match := _TABLE.fullmatch(spec)) and Path(match["file"]).is_file():
-        return _stored_table(Path(match["file"]), match["table"])
-    raise SourceError(f"There is no file or folder {spec!r}. {KINDS}")
-
-
-def _file(path: Path, format: TableFormat) -> Source:
+    if not (spec and path.exists()):
+        if (match := _TABLE.fullmatch(spec)) and Path(match["file"]).is_file():
+            return _stored_table(Path(match["file"]), match["table"])
+        raise SourceError(f"There is no file or folder {spec!r}. {KINDS}")
     ending = path.suffix.lower()
     is_table = format.delimiter is not None or not format.header
-    if is_table and ending not in TABLES:
-        return Delimited(path, format=format)
-    if (text_reader := TEXT_READERS.get(ending)) is not None:
-        if is_table and not issubclass(text_reader, Delimited):
-            raise SourceError(
-                f"{path} is JSON, which has neither a delimiter nor a header. Leave --delimiter "
-                f"and --no-header out."
-            )
-        return text_reader(path, format=format)
-    if (reader := READERS.get(ending)) is not None:
-        return reader(path)
-    if ending in DOCUMENT_SUFFIXES:
-        return TextFolder(path, format)
+    other = Delimited if is_table else TextFolder if ending in DOCUMENT_SUFFIXES else None
+    reader = READERS.get(ending, other)
+    if is_table and reader in (JsonLinesFile, JsonArray):
+        raise SourceError(
+            f"{path} is JSON, which has neither a delimiter nor a header. Leave --delimiter "
+            f"and --no-header out."
+        )
+    if reader is not None:
+        return reader(path, format=format)
     kind = f"files ending in {path.suffix}" if path.suffix else "files without an extension"
-    if (remedy := REMEDIES.get(ending)) is not None:
-        raise SourceError(f"{path} cannot be read: {kind} are not known. {remedy} {KINDS}")
-    raise SourceError(
-        f"{path} cannot be read: {kind} are not known. {KINDS} For a table, give --delimiter or "
-        f"--no-header."
-    )
+    remedy = f"{KINDS} For a table, give --delimiter or --no-header."
+    if ending in REMEDIES:
+        remedy = f"{REMEDIES[ending]} {KINDS}"
+    raise SourceError(f"{path} cannot be read: {kind} are not known. {remedy}")

@@ -140,14 +140,6 @@ class Replay(Generic[Item]):
             yield item
 
 
-class FileSource(Source):
-    """A source in one file or folder, named like it."""
-
-    def __init__(self, path: Path, name: str | None = None) -> None:
-        self.path = path
-        self.name = name or path.name
-
-
 def read_rows(
     rows: Iterable[Row | RowProblem], read: Callable[[Row], Item]
 ) -> Iterator[RowItem[Item] | RowProblem]:
@@ -175,8 +167,8 @@ def sample(source: Source) -> tuple[Row, ...]:
     for item in islice(source.rows(), LOOKAHEAD_ROWS):
         if isinstance(item, RowProblem):
             problems.append(item)
-            continue
-        rows.append(item)
+        else:
+            rows.append(item)
         if len(rows) == SAMPLE_ROWS:
             break
     if rows:
@@ -257,6 +249,15 @@ def shown(cell: Json) -> str:
     return repr(cell) if isinstance(cell, int | float) else kind(cell)
 
 
+def unexpected(subject: str, column: str, cell: Json, expected: str) -> Unusable:
+    """Return the error of a row whose cell is not what is expected.
+
+    >>> print(unexpected("position", "rank", "first", "a whole number from 1"))
+    The position in 'rank' is 'first', but a whole number from 1 is expected.
+    """
+    return Unusable(f"The {subject} in {column!r} is {shown(cell)}, but {expected} is expected.")
+
+
 def is_unicode(text: str) -> bool:
     """Return whether the text has no lone surrogates, which stand for undecodable bytes."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
@@ -294,18 +295,22 @@ def scalar(text: str) -> bool | int | float | None:
     return number if math.isfinite(number) else None
 
 
-def type_of(cell: Json) -> str:
-    """Return "number", "boolean" or "text", which a text may spell, or "other" for lists.
+def type_of(cell: Json, *, untyped: bool = True) -> str:
+    """Return "number", "boolean" or "text", or "other" for lists and objects.
+
+    Args:
+        untyped: a text may spell a number or a boolean.
 
     >>> type_of("7.5"), type_of(True), type_of("n/a"), type_of([1])
     ('number', 'boolean', 'text', 'other')
     """
-    parsed = scalar(cell) if isinstance(cell, str) else cell
-    if parsed is None:
+    if isinstance(cell, str):
+        cell = scalar(cell) if untyped else None
+    if cell is None:
         return "text"
-    if isinstance(parsed, bool):
+    if isinstance(cell, bool):
         return "boolean"
-    return "number" if isinstance(parsed, int | float) else "other"
+    return "number" if isinstance(cell, int | float) else "other"
 
 
 def common_type(cells: Iterable[Json], *, untyped: bool = True) -> str | None:
@@ -320,8 +325,7 @@ def common_type(cells: Iterable[Json], *, untyped: bool = True) -> str | None:
     >>> common_type([3, "4.5"], untyped=False)
     'mixed'
     """
-    filled = [cell for cell in cells if cell not in (None, "")]
-    types = {type_of(c) if untyped or not isinstance(c, str) else "text" for c in filled}
+    types = {type_of(cell, untyped=untyped) for cell in cells if cell not in (None, "")}
     if len(types) > 1:
         return "text" if untyped and "text" in types else "mixed"
     return next(iter(types), None)

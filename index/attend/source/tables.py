@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from pyarrow import compute, types
 from attend.core.errors import SourceError
 from attend.core.types import Floats, Json
 from attend.source.columns import ID_NAMES, matching
-from attend.source.files import check_names
+from attend.source.files import FileSource, check_names
 from attend.source.rows import (
-    FileSource,
     Replay,
     Row,
     RowProblem,
@@ -206,13 +205,14 @@ class ParquetFile(FileSource):
     def rows(self) -> Iterator[Row | RowProblem]:
         try:
             with pq.ParquetFile(self.path) as file:
-                columns, rejected = _columns(str(self.path), file.schema_arrow)
-                batches = file.iter_batches(BATCH_ROWS, columns=columns)
-                yield from _rows(self.name, batches, columns)
+                yield from _table(
+                    self.name,
+                    str(self.path),
+                    file.schema_arrow,
+                    lambda columns: file.iter_batches(BATCH_ROWS, columns=columns),
+                )
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(self.path, error, "Write the file again.") from error
-        for column in rejected:
-            yield left_out(self.name, column)
 
 
 class ArrowStream(Source):
@@ -241,28 +241,38 @@ class ArrowStream(Source):
                 schema, batches = reader.schema, iter(reader)
             else:
                 schema, batches = self._data.schema, iter(self._batches)
-            columns, rejected = _columns(self.name, schema)
             # A frame is often one batch, and its rows become Python lists: in short ones.
             short = (
                 batch.slice(start, BATCH_ROWS)
                 for batch in batches
                 for start in range(0, batch.num_rows, BATCH_ROWS)
             )
-            yield from _rows(self.name, short, columns)
+            yield from _table(self.name, self.name, schema, lambda columns: short)
         except (pa.ArrowException, TypeError, ValueError, RuntimeError) as error:
             raise SourceError(
                 f"The {self.name} cannot be read as an Arrow stream: {error}. Give each column one "
                 f"type."
             ) from error
-        for column in rejected:
-            yield left_out(self.name, column)
 
 
-def _columns(name: str, schema: pa.Schema) -> tuple[list[str], list[str]]:
-    """Return the columns, and those that are left out as bytes."""
-    check_names(name, schema.names)
+def _table(
+    name: str,
+    subject: str,
+    schema: pa.Schema,
+    batches_of: Callable[[list[str]], Iterable[pa.RecordBatch]],
+) -> Iterator[Row | RowProblem]:
+    """Yield the rows of a table, and a notice of each column that is left out as bytes.
+
+    Args:
+        subject: what an error of the columns is about.
+        batches_of: returns the batches, which have some columns at least.
+    """
+    check_names(subject, schema.names)
     rejected = [column.name for column in schema if holds_bytes(column.type)]
-    return [name for name in schema.names if name not in rejected], rejected
+    columns = [name for name in schema.names if name not in rejected]
+    yield from _rows(name, batches_of(columns), columns)
+    for column in rejected:
+        yield left_out(name, column)
 
 
 def _rows(

@@ -16,13 +16,14 @@ import hashlib
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from attend.api.base import parse
@@ -47,9 +48,15 @@ from attend.source import (
 )
 from attend.source.columns import all_columns
 from attend.source.files import DETECTED, StandardInput
-from attend.source.rows import LOOKAHEAD_ROWS, as_vector, column_names, common_type, listed
+from attend.source.rows import (
+    LOOKAHEAD_ROWS,
+    Unusable,
+    column_names,
+    common_type,
+    listed,
+    read_rows,
+)
 from attend.store import Entry
-from attend.values import is_list
 
 WINDOW = 256
 """Documents that are encoded and stored together, where the engine names no other number: enough
@@ -108,7 +115,7 @@ class SourceFields:
 
     source: str
     columns: Mapping[str, tuple[str, ...]]
-    named: frozenset[str] = frozenset()
+    named: tuple[str, ...] = ()
     format: TableFormat = DETECTED
 
 
@@ -176,12 +183,21 @@ class Mapped:
         """Return it with the fields of earlier builds in place of those that were guessed."""
         if self.map is None or self.notes is not None or not entries:
             return self
-        named = {}
-        for role in ROLES:
-            names = _columns(getattr(self.map, role)) or ("",) * (role in self.named)
-            if names and role not in self.map.guessed:
-                named[role] = names
+        named = {
+            role: names
+            for role, names in self.columns().items()
+            if role not in self.map.guessed and (any(names) or role in self.named)
+        }
         return _chosen(self.source, named, entries, self.format)
+
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns by role; an empty name stands for none.
+
+        Row numbers stay the ids, although the source may have a column "id" one day.
+        """
+        columns = {role: _columns(getattr(self.map, role)) for role in ROLES}
+        fixed = {"id", *self.named}
+        return {role: names or ("",) for role, names in columns.items() if names or role in fixed}
 
     def described(self, collection: Collection | None, *, remap: bool = False) -> str:
         """Describe the fields in lines: the roles, what was guessed, and what is as before."""
@@ -198,42 +214,29 @@ class Mapped:
         """Return the number of dimensions of the first vector, of the first 10,000 rows."""
         if self.map is not None and self.map.vector is None:
             return None
-        for row in chain(sample(self.source), islice(self.source.rows(), LOOKAHEAD_ROWS)):
-            if isinstance(row, Row) and (vector := self._vector(row)) is not None:
-                return len(vector)
+        for row in islice(self.documents({}, {}, remap=False), LOOKAHEAD_ROWS):
+            if isinstance(row, RowItem) and row.item.vectors:
+                return int(np.shape(next(iter(row.item.vectors.values())))[-1])
         return None
-
-    def _vector(self, row: Row) -> list[float] | None:
-        """Return a vector of a row, which a document has by itself or by a name."""
-        if self.map is not None:
-            return as_vector(row.get(self.map.vector or ""))
-        named = row.cells.get("vectors")
-        first = next(iter(named.values()), None) if isinstance(named, dict) else named
-        first = row.cells.get("vector") if first is None else first
-        return as_vector(first) or as_vector(next(iter(first), None) if is_list(first) else None)
 
     def documents(
         self, places: dict[str, str], types: dict[str, str], *, remap: bool
     ) -> Iterator[RowItem[Document] | RowProblem]:
         """Read the documents; `places` and `types` are those of `attend.source.documents`."""
         if self.map is not None:
-            yield from documents(self.source, self.map, places, types, remap=remap)
-            return
-        for row in self.source.rows():
-            if isinstance(row, RowProblem):
-                yield row
-                continue
+            return documents(self.source, self.map, places, types, remap=remap)
+
+        def read(row: Row) -> Document:
             try:
                 document = parse(DocumentRequest, row.cells).document()
             except InvalidRequest as error:
-                yield RowProblem(row.place, str(error))
-                continue
+                raise Unusable(str(error)) from None
             if (place := places.get(document.id)) is not None:
-                reason = f"The id {document.id!r} was used before, at {place}."
-                yield RowProblem(row.place, reason)
-                continue
+                raise Unusable(f"The id {document.id!r} was used before, at {place}.")
             places[document.id] = row.place
-            yield RowItem(row.place, document)
+            return document
+
+        return read_rows(self.source.rows(), read)
 
 
 def are_documents(rows: Sequence[Row]) -> bool:
@@ -266,25 +269,13 @@ def remember(collection: Collection, mapped: Mapped, types: Mapping[str, str]) -
     """Store the fields of a source as the last ones of its collection, and the types of columns."""
     if mapped.map is None:
         return
-    columns = {}
-    for role in ROLES:
-        # Row numbers stay the ids, although the source may have a column "id" one day.
-        absent = ("",) * (role == "id" or role in mapped.named)
-        if names := _columns(getattr(mapped.map, role)) or absent:
-            columns[role] = names
-    entry = SourceFields(mapped.source.name, columns, mapped.named, mapped.format)
+    named = tuple(sorted(mapped.named))
+    entry = SourceFields(mapped.source.name, mapped.columns(), named, mapped.format)
     entries = entries_of(collection)
     changes: dict[str, Json] = {}
     if entries[-1:] != [entry]:
         others = [other for other in entries if other.source != entry.source]
-        changes[MAPPING] = [
-            asdict(one)
-            | {
-                "columns": {role: list(names) for role, names in one.columns.items()},
-                "named": sorted(one.named),
-            }
-            for one in [*others, entry][-MAX_STORED:]
-        ]
+        changes[MAPPING] = _STORED.dump_python([*others, entry][-MAX_STORED:], mode="json")
     if collection.store.settings().get(TYPES) != types:
         changes[TYPES] = dict(types)
     if changes:
@@ -342,7 +333,7 @@ def _chosen(
     absent = {role: () if role in SEVERAL else None for role in roles.keys() - present.keys()}
     guessed = tuple(role for role in map.guessed if role not in absent)
     map = replace(map, **absent, guessed=guessed)  # type: ignore[arg-type]
-    again = frozenset() if entry is None else entry.named & usable.keys()
+    again = usable.keys() & (() if entry is None else entry.named)
     notes = [
         f"not as before: {source.name} has no {listed(names)} ({role})"
         for role, names in before.items()
@@ -595,13 +586,8 @@ def build(
         build.take(mapped, remap)
     removed = 0
     if sync and not build.refused:
-        gone = [id for id in collection.store.all_ids() if id not in build.places]
-        for start in range(0, len(gone), DELETED_AT_ONCE):
-            removed += collection.delete(gone[start : start + DELETED_AT_ONCE])
-    if publish:
-        collection.publish(build.on_stage)
-    else:
-        collection.publish(build.on_stage, only_fresh=True)
+        removed = delete_others(collection, build.places)
+    collection.publish(build.on_stage, only_fresh=not publish)
     count, keys = collection.store.counts()
     return Built(
         read=build.read,
@@ -613,6 +599,13 @@ def build(
         seconds=round(time.perf_counter() - started, 3),
         skipped=build.skipped,
     )
+
+
+def delete_others(collection: Collection, ids: Container[str]) -> int:
+    """Delete the documents that have none of the ids; return the number of deleted ones."""
+    gone = [id for id in collection.store.all_ids() if id not in ids]
+    starts = range(0, len(gone), DELETED_AT_ONCE)
+    return sum(collection.delete(gone[start : start + DELETED_AT_ONCE]) for start in starts)
 
 
 @dataclass

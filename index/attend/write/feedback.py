@@ -6,7 +6,7 @@ training. An interaction is at once part of its user's history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,7 @@ from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput,
 from attend.engines.engine import StoredCollection
 from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
-from attend.write.ingest import as_embedding, check_id, refuse
+from attend.write.ingest import as_embedding, check_id, encoded, refuse
 
 Item = TypeVar("Item", bound=Request)
 FeedbackEntry = TypeVar("FeedbackEntry", Example, Interaction)
@@ -292,7 +292,10 @@ def _questions(
     texts = [query for query in queries if isinstance(query, str)]
     embeddings = _stored_embeddings(collection, texts)
     fresh = [text for text in texts if text not in embeddings]
-    embeddings |= zip(fresh, _encode(collection, fresh, progress), strict=True)
+    if fresh:
+        encode = collection.encoder().encode_queries
+        rows = encoded(fresh, encode, "encoding queries", BATCH, progress)
+        embeddings |= zip(fresh, rows, strict=True)
     return [
         Question(query, embeddings[query])
         if isinstance(query, str)
@@ -307,21 +310,6 @@ def _stored_embeddings(collection: StoredCollection, texts: Sequence[str]) -> di
         return {}
     stored = collection.store.question_embeddings(texts)
     probes = list(stored)[:: max(1, len(stored) // PROBES)][:PROBES]
-    encoded = _encode(collection, probes, None)
-    changed = [moved(stored[text], now) for text, now in zip(probes, encoded, strict=True)]
+    rows = collection.encoder().encode_queries(probes) if probes else ()
+    changed = [moved(stored[text], now) for text, now in zip(probes, rows, strict=True)]
     return {} if any(changed) else stored
-
-
-def _encode(
-    collection: StoredCollection, texts: Sequence[str], progress: OnStage | None
-) -> Iterator[Float32]:
-    """Yield the embeddings of texts; `progress` is called before each batch and at the end."""
-    if not texts:
-        return
-    encoder = collection.encoder()
-    for start in range(0, len(texts), BATCH):
-        if progress is not None:
-            progress("encoding queries", start / len(texts))
-        yield from encoder.encode_queries(texts[start : start + BATCH])
-    if progress is not None:
-        progress("encoding queries", 1.0)

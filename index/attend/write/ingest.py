@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -159,15 +159,15 @@ class Ingest:
             for start, stop in passages
         ]
         size = FOLLOWED if progress is not None else max(1, len(parts))
-        for start in range(0, len(parts), size):
-            if progress is not None:
-                progress("encoding texts", start / len(parts))
-            block = parts[start : start + size]
-            embeddings = self._encoder().encode_documents([text for *_, text in block])  # (n, d)
-            for (id, field, begin, end, _), embedding in zip(block, embeddings, strict=True):
-                keys[id].append(KeyRow(field, begin, end, embedding))
-        if progress is not None:
-            progress("encoding texts", 1.0)
+        embeddings = encoded(
+            [text for *_, text in parts],
+            lambda block: self._encoder().encode_documents(block),
+            "encoding texts",
+            size,
+            progress,
+        )
+        for (id, field, start, stop, _), embedding in zip(parts, embeddings, strict=True):
+            keys[id].append(KeyRow(field, start, stop, embedding))
         return keys, len(parts)
 
     def _prepared(self, documents: Sequence[Document | Entry], settings: Settings) -> list[Entry]:
@@ -192,6 +192,26 @@ class Ingest:
                 batch[entry.document.id] = entry
         refuse(wrong, len(documents), "documents")
         return list(batch.values())
+
+
+def encoded(
+    texts: Sequence[str],
+    encode: Callable[[Sequence[str]], Float32],
+    stage: str,
+    size: int,
+    progress: OnStage | None,
+) -> Iterator[Float32]:
+    """Yield the embedding (d,) of each text.
+
+    Args:
+        stage: what is reported with the progress: before each `size` texts, and at the end.
+    """
+    for start in range(0, len(texts), size):
+        if progress is not None:
+            progress(stage, start / len(texts))
+        yield from encode(texts[start : start + size])
+    if progress is not None:
+        progress(stage, 1.0)
 
 
 def refuse(wrong: Sequence[tuple[str, AttendError]], count: int, kind: str) -> None:

@@ -25,8 +25,8 @@ from attend.core.errors import SourceError
 from attend.core.types import MAX_WEIGHT, Example, Json, QueryInput, same_question
 from attend.source import Row, RowItem, RowProblem, Source, open_source, sample
 from attend.source.columns import Columns, Layout, guess_columns, matching
-from attend.source.files import SAVE_AS, JsonLinesFile, TableFormat, open_text
-from attend.source.opening import TABLES
+from attend.source.files import SAVE_AS, JsonLinesFile, TableFormat, TextFile
+from attend.source.opening import READERS
 from attend.source.rows import (
     Unusable,
     as_vector,
@@ -36,7 +36,7 @@ from attend.source.rows import (
     number_of,
     read_rows,
     seconds_of,
-    shown,
+    unexpected,
 )
 from attend.store import Interaction
 
@@ -189,9 +189,7 @@ def vector_query(cell: Json, column: str) -> QueryInput:
     """Parse a query of a collection without an encoder: a vector, also one written as text."""
     vector = as_vector(cell)
     if vector is None:
-        raise Unusable(
-            f"The query in {column!r} is {shown(cell)}, but a list of finite numbers is expected."
-        )
+        raise unexpected("query", column, cell, "a list of finite numbers")
     return np.asarray(vector, dtype=np.float32)
 
 
@@ -205,7 +203,7 @@ def label_of(cell: Json, column: str) -> float:
         raise Unusable(f"The label in {column!r} is missing. Give a number.")
     number = _truth_or_number(cell)
     if number is None:
-        raise Unusable(f"The label in {column!r} is {shown(cell)}, but a number is expected.")
+        raise unexpected("label", column, cell, "a number")
     if not abs(number) <= MAX_WEIGHT:  # true for NaN too
         raise Unusable(
             f"The label in {column!r} is {number:g}, but a finite number between {-MAX_WEIGHT:g} "
@@ -224,9 +222,7 @@ def position_of(cell: Json, column: str) -> int | None:
         return None
     number = number_of(cell)
     if number is None or not math.isfinite(number) or number < 1 or number != int(number):
-        raise Unusable(
-            f"The position in {column!r} is {shown(cell)}, but a whole number from 1 is expected."
-        )
+        raise unexpected("position", column, cell, "a whole number from 1")
     return int(number)
 
 
@@ -234,7 +230,7 @@ def clicked_of(cell: Json, column: str) -> bool:
     """Parse a click: 0 or 1, false or true."""
     number = _truth_or_number(cell)
     if number not in (0, 1):
-        raise Unusable(f"The click in {column!r} is {shown(cell)}, but 0 or 1 is expected.")
+        raise unexpected("click", column, cell, "0 or 1")
     return number == 1
 
 
@@ -357,7 +353,7 @@ def read_queries(
     path: Path, *, vectors: bool = False, encoding: str | None = None
 ) -> Iterator[RowItem[tuple[str, QueryInput]] | RowProblem]:
     """Read the id of each query and the query itself."""
-    is_table, format = path.suffix.lower() in TABLES, TableFormat(encoding=encoding)
+    is_table, format = path.suffix.lower() in READERS, TableFormat(encoding=encoding)
     source = open_source(str(path), format) if is_table else JsonLinesFile(path, format=format)
 
     def named_query_of(row: Row) -> tuple[str, QueryInput]:
@@ -386,10 +382,11 @@ def read_qrels(
     Raises:
         SourceError: the file cannot be read.
     """
+    format = TableFormat(encoding=encoding)
     if path.suffix.lower() in QRELS_SUFFIXES:
-        rows = _lines(path, queries, encoding)
+        rows = JudgementLines(path, format=format).judged(queries)
     else:
-        rows = map(_renamed, open_source(str(path), TableFormat(encoding=encoding)).rows())
+        rows = map(_renamed, open_source(str(path), format).rows())
 
     query, document, grade = COLUMNS
     return read_rows(
@@ -415,25 +412,32 @@ def _renamed(row: Row | RowProblem) -> Row | RowProblem:
     return Row(row.place, dict(zip(COLUMNS, (row.cells[c] for (c,) in columns), strict=True)))
 
 
-def _lines(path: Path, queries: Container[str], encoding: str | None) -> Iterator[Row | RowProblem]:
-    """Read lines of three cells, or of TREC's four: the second, the iteration, has no use."""
-    with open_text(path, encoding) as file:
-        for number, line in enumerate(file, start=1):
-            place = f"{path.name}:{number}"
-            cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
-            if not any(cells):
-                continue
-            if len(cells) not in (3, 4):
-                yield RowProblem(
-                    place,
-                    f"The row has {len(cells)} cells, but query id, document id and grade are "
-                    f"expected, separated by tabs.",
-                )
-            elif not is_unicode(line):
-                yield RowProblem(place, f"The row holds bytes that are not UTF-8. {SAVE_AS}")
-            # A header has no number for a grade, and is about no query.
-            elif number > 1 or number_of(cells[-1]) is not None or cells[0] in queries:
-                yield Row(place, dict(zip(COLUMNS, (cells[0], *cells[-2:]), strict=True)))
+class JudgementLines(TextFile):
+    """Lines of three cells, or of TREC's four: the second, the iteration, has no use."""
+
+    def rows(self) -> Iterator[Row | RowProblem]:
+        return self.judged(())
+
+    def judged(self, queries: Container[str]) -> Iterator[Row | RowProblem]:
+        """Read the lines; a first one that begins with one of some queries is no header."""
+        with self.opened() as file, self.decoded(file) as text:
+            for number, line in enumerate(text, start=1):
+                place = f"{self.name}:{number}"
+                parts = line.split("\t") if "\t" in line else line.split()
+                cells = [cell.strip() for cell in parts]
+                if not any(cells):
+                    continue
+                if len(cells) not in (3, 4):
+                    yield RowProblem(
+                        place,
+                        f"The row has {len(cells)} cells, but query id, document id and grade are "
+                        f"expected, separated by tabs.",
+                    )
+                elif not is_unicode(line):
+                    yield RowProblem(place, f"The row holds bytes that are not UTF-8. {SAVE_AS}")
+                # A header has no number for a grade, and is about no query.
+                elif number > 1 or number_of(cells[-1]) is not None or cells[0] in queries:
+                    yield Row(place, dict(zip(COLUMNS, (cells[0], *cells[-2:]), strict=True)))
 
 
 # -- click logs -----------------------------------------------------------------------------------

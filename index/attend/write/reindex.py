@@ -27,15 +27,13 @@ from attend.learning.task import NothingToLearn, objective_of
 from attend.recommend.weights import ItemWeights
 from attend.store import ROLES, Store, StoredProjection
 from attend.store.copying import copy_feedback, count_own_vectors, digests
-from attend.write.build import WINDOW
+from attend.write.build import WINDOW, delete_others
 
 SPARE = "-spare"
 """The end of a spare collection's name."""
 
 ROUNDS = 10
 """How often the spare collection follows the writes before writers wait for it."""
-
-DELETED_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -211,9 +209,7 @@ class _Move:
         for start in range(0, len(changed), WINDOW):
             self._write(changed[start : start + WINDOW])
             self._on_stage("encoding", (start + WINDOW) / len(changed))
-        gone = [id for id in self._target.store.all_ids() if id not in documents]
-        for start in range(0, len(gone), DELETED_AT_ONCE):
-            self._target.delete(gone[start : start + DELETED_AT_ONCE])
+        delete_others(self._target, documents)
         copy_feedback(*self._stores, self._target.encoder().encode_queries)
         self._copied, self._revision = documents, revision
         return True
@@ -282,7 +278,6 @@ def _spare_name(name: str) -> str:
 
 def _spare_with(data: Data, source: Collection, encoder: str) -> Collection:
     """Return the spare collection with an encoder: an interrupted one, or a new one."""
-    data.capabilities.check("reindex")
     _check_texts(source, encoder)
     name = _spare_name(source.name)
     spare = data.collection(name) if name in data.names() else None
