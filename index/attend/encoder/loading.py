@@ -54,8 +54,6 @@ Run = Callable[[list[str], str], Float32]
 """Texts (n,) and the task they are for, as rows (n, dimension)."""
 
 
-TASKS = ("query", "document")
-
 Result = TypeVar("Result")
 
 
@@ -127,7 +125,9 @@ class SentenceEncoder:
             TOKENS_PER_BATCH,
             self._cores,
         )
-        self._workers = {task: ThreadPoolExecutor(self._cores, "encoder") for task in TASKS}
+        self._workers = {
+            task: ThreadPoolExecutor(self._cores, "encoder") for task in ("query", "document")
+        }
         # One thread for calls on several cores: OpenMP keeps others for each that ever makes one.
         self._alone = ThreadPoolExecutor(1, "encoder-alone")
         self._alone_free = threading.Lock()
@@ -184,18 +184,16 @@ class SentenceEncoder:
 
     def _encode(self, texts: Sequence[str], task: str) -> Float32:
         _check(texts)
-        once = distinct(texts)
-        rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
+        once, places = distinct(texts)
+        rows = np.zeros((len(once), self.dimension), dtype=np.float32)
 
-        def run(places: list[int]) -> tuple[Float32, dict[str, float]]:
+        def run(batch: list[int]) -> tuple[Float32, dict[str, float]]:
             with collecting() as spent:
-                part = Part(
-                    [once.texts[place] for place in places], task, is_all=len(places) == len(rows)
-                )
+                part = Part([once[place] for place in batch], task, is_all=len(batch) == len(once))
                 return self._coalescer.join(task, part), spent
 
-        for places, (vectors, spent) in self._by_batch(once.texts, task, run):
-            rows[places] = vectors
+        for batch, (vectors, spent) in self._by_batch(once, task, run):
+            rows[batch] = vectors
             record(spent)
         if not np.isfinite(rows).all():
             raise EncoderError(
@@ -204,7 +202,7 @@ class SentenceEncoder:
             )
         # Again in float32 even where the model normalises: a length that was divided out in
         # bfloat16 is off by up to 0.002.
-        return unit(rows)[once.places]
+        return unit(rows)[places]
 
     def _by_batch(
         self, texts: Sequence[str], task: str, run: Callable[[list[int]], Result]

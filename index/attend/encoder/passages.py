@@ -173,22 +173,15 @@ CHARACTERS_PER_TOKEN = 4
 SPECIAL_TOKENS = 2
 
 
-class Distinct(NamedTuple):
-    """`texts[places[i]]` is the i-th text given."""
-
-    texts: list[str]
-    places: Int64
-
-
-def distinct(texts: Sequence[str]) -> Distinct:
-    """Return each different text once, in order of first appearance.
+def distinct(texts: Sequence[str]) -> tuple[list[str], Int64]:
+    """Return each different text once, in order of first appearance, and the place of each there.
 
     >>> distinct(["a", "b", "a"])
-    Distinct(texts=['a', 'b'], places=array([0, 1, 0]))
+    (['a', 'b'], array([0, 1, 0]))
     """
     place: dict[str, int] = {}
     places = [place.setdefault(text, len(place)) for text in texts]
-    return Distinct(list(place), np.array(places, dtype=np.int64))
+    return list(place), np.array(places, dtype=np.int64)
 
 
 def batches(texts: Sequence[str], window: int, cores: int = 1) -> Iterator[list[int]]:

@@ -342,7 +342,7 @@ def _chosen(
     if usable:
         listing = " · ".join(f"{role}: {_listed(role, names)}" for role, names in usable.items())
         notes.insert(0, f"as before: {listing}")
-    return Mapped(source, map, again | named.keys(), format, notes)
+    return Mapped(source, map, frozenset(again | named.keys()), format, notes)
 
 
 def _has(source: Source, rows: Sequence[Row], names: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ places in one step. The spare one is then the one before, to which a rollback go
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -91,18 +91,12 @@ def reindex(
         CollectionExists: another collection has the name of the spare one.
         Unsupported: the engine is not a data folder.
     """
-    started, name = time.perf_counter(), data.resolve(name)
     if not data.capabilities.reindex:
         raise data.capabilities.lacking("reindex")
-    source = data.collection(name)
+    source = data.collection(data.resolve(name))
     target = _spare_with(data, source, encoder)
     move = _Move(data, source, target, on_stage)
-    move.follow()
-    target.publish(on_stage, only_fresh=True)
-    decision = _decide(source, target, force, on_stage)
-    if decision[0]:
-        move.switch()
-    return move.result(decision, started)
+    return move.run(lambda: _decide(source, target, force, on_stage))
 
 
 def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: None) -> Reindexed:
@@ -111,7 +105,7 @@ def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: N
     Raises:
         Conflict: no collection was kept.
     """
-    started, name = time.perf_counter(), data.resolve(name)
+    name = data.resolve(name)
     spare = _spare_name(name)
     previous = data.collection(spare) if spare in data.names() else None
     if previous is None or previous.store.settings().get("replaced") is None:
@@ -121,10 +115,7 @@ def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: N
             field="collection",
         )
     move = _Move(data, data.collection(name), previous, on_stage)
-    move.follow()
-    previous.publish(on_stage, only_fresh=True)
-    move.switch()
-    return move.result((True, "The encoder before answers again.", {}), started)
+    return move.run(lambda: (True, "The encoder before answers again.", {}))
 
 
 class _Move:
@@ -133,6 +124,7 @@ class _Move:
     def __init__(
         self, data: Data, source: Collection, target: Collection, on_stage: OnStage
     ) -> None:
+        self._started = time.perf_counter()
         self._data = data
         self._source, self._target = source, target
         self._stores = _local(source), _local(target)
@@ -178,9 +170,13 @@ class _Move:
             self._data.exchange(self._source.name, self._target.name)
         self._on_stage("switching", 1.0)
 
-    def result(self, decision: Decision, started: float) -> Reindexed:
-        """Return the figures of the move."""
-        switched, reason, comparison = decision
+    def run(self, decide: Callable[[], Decision]) -> Reindexed:
+        """Bring the target up to date, let it answer if that is decided, and return the figures."""
+        self.follow()
+        self._target.publish(self._on_stage, only_fresh=True)
+        switched, reason, comparison = decide()
+        if switched:
+            self.switch()
         source, target = self._source, self._target
         now, other = (target, source) if switched else (source, target)
         store = self._stores[1]
@@ -197,7 +193,7 @@ class _Move:
             interactions=store.interaction_counts()[0],
             left=self._left,
             comparison=comparison,
-            seconds=round(time.perf_counter() - started, 3),
+            seconds=round(time.perf_counter() - self._started, 3),
         )
 
     def _catch_up(self) -> bool:

@@ -159,9 +159,9 @@ def test_batches_hold_every_text_once_and_give_every_core_one(
 
 @given(st.lists(st.sampled_from("abcd")))
 def test_distinct_texts_give_back_the_list(texts: list[str]) -> None:
-    once = distinct(texts)
-    assert [once.texts[place] for place in once.places.tolist()] == texts
-    assert len(once.texts) == len(set(texts))
+    once, places = distinct(texts)
+    assert [once[place] for place in places.tolist()] == texts
+    assert len(once) == len(set(texts))
 
 
 # --- loading ----------------------------------------------------------------------------------
