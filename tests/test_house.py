@@ -42,7 +42,6 @@ TODAY: dict[str, int] = {
     "attend/cli": 1587,
     "attend/collection": 986,
     "attend/core": 751,
-    "attend/encoder": 981,
     "attend/engines": 785,
     "attend/exchange": 842,
     "attend/keys": 1107,
@@ -50,10 +49,10 @@ TODAY: dict[str, int] = {
     "attend/measure": 949,
     "attend/recommend": 1077,
     "attend/search": 2291,
-    "attend/source": 1697,
+    "attend/source": 1666,
     "attend/store": 3343,
     "attend/values": 542,
-    "attend/write": 1504,
+    "attend/write": 1487,
     "attend_milvus": 2115,
 }
 """Lines of rooms that are above their goal; they only fall."""
