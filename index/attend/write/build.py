@@ -318,13 +318,12 @@ def _chosen(
         SourceError: no row has a column that the user names, or no text can be guessed.
     """
     rows = sample(source)
-    entry = next((entry for entry in entries if entry.source == source.name), None)
-    if entry is None and entries:  # a new source follows what the user named last
-        last = entries[-1]
-        columns = {role: names for role, names in last.columns.items() if role in last.named}
-        entry = SourceFields(source.name, columns, last.named)
-    before = {} if entry is None else entry.columns
-    before = {role: names for role, names in before.items() if role not in named}
+    # A new source follows what the user named last.
+    last = entries[-1] if entries else SourceFields(source.name, {})
+    columns = {role: names for role, names in last.columns.items() if role in last.named}
+    followed = SourceFields(source.name, columns, last.named)
+    entry = next((entry for entry in entries if entry.source == source.name), followed)
+    before = {role: names for role, names in entry.columns.items() if role not in named}
     usable = {role: names for role, names in before.items() if _has(source, rows, names)}
     roles = {**usable, **named}
     present = {role: names for role, names in roles.items() if any(names)}
@@ -333,7 +332,6 @@ def _chosen(
     absent = {role: () if role in SEVERAL else None for role in roles.keys() - present.keys()}
     guessed = tuple(role for role in map.guessed if role not in absent)
     map = replace(map, **absent, guessed=guessed)  # type: ignore[arg-type]
-    again = usable.keys() & (() if entry is None else entry.named)
     notes = [
         f"not as before: {source.name} has no {listed(names)} ({role})"
         for role, names in before.items()
@@ -342,7 +340,8 @@ def _chosen(
     if usable:
         listing = " · ".join(f"{role}: {_listed(role, names)}" for role, names in usable.items())
         notes.insert(0, f"as before: {listing}")
-    return Mapped(source, map, frozenset(again | named.keys()), format, notes)
+    named_ever = frozenset(named.keys() | (usable.keys() & entry.named))
+    return Mapped(source, map, named_ever, format, notes)
 
 
 def _has(source: Source, rows: Sequence[Row], names: Sequence[str]) -> bool:

@@ -478,29 +478,27 @@ def read_clicks(
     clicks: defaultdict[tuple[str | bytes, str], float] = defaultdict(float)  # each over its own
     unclicked = 0
 
-    def read(row: Row) -> tuple[Example, int, bool]:
+    def read(row: Row) -> tuple[Example, float, bool]:
         example = example_of(row, columns, vectors=vectors)
         if example.position is None:
             column = columns.names["position"]
             raise Unusable(
                 f"The position in {column!r} is missing, and a click counts by its rank."
             )
-        return example, example.position, columns.parse(row, "clicked", clicked_of)
+        seen = propensity(example.position, eta, clip)
+        return example, seen, columns.parse(row, "clicked", clicked_of)
 
     for item in read_rows(source.rows(), read):
         if isinstance(item, RowProblem):
             yield item
             continue
-        example, position, clicked = item.item
-        unclicked += not clicked
-        pair, seen = (
-            (same_question(example.query), example.document),
-            propensity(position, eta, clip),
-        )
+        example, seen, clicked = item.item
+        pair = same_question(example.query), example.document
         first.setdefault(pair, RowItem(item.place, example))
         shown[pair] += 1
         looks[pair] += seen
         clicks[pair] += clicked / seen
+        unclicked += not clicked
     for pair, (place, example) in first.items():
         if clicks[pair] or negatives:
             # Not clicked at rank 1 says more against a document than at rank 10, where perhaps
