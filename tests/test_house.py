@@ -52,7 +52,7 @@ TODAY: dict[str, int] = {
     "attend/source": 1666,
     "attend/store": 3343,
     "attend/values": 542,
-    "attend/write": 1487,
+    "attend/write": 1481,
     "attend_milvus": 2115,
 }
 """Lines of rooms that are above their goal; they only fall."""
