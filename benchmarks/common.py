@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ DATA = ROOT.parent / "shared" / "data"
 
 sys.path[:0] = [str(ROOT), str(ROOT / "index"), str(ROOT / "service")]
 
+from attend import Collection  # noqa: E402  # found by the path above
 from attend.measure.statistics import (  # noqa: E402  # found by the path above
     LEVEL,
     Interval,
@@ -64,6 +66,13 @@ def pairs(path: Path) -> list[tuple[str, str]]:
     with path.open(encoding="utf-8") as lines:
         next(lines)
         return [(user, item) for user, item, *_ in map(str.split, lines)]
+
+
+def upsert(collection: Collection, documents: Iterable[dict[str, Any]], size: int = 1000) -> None:
+    """Upsert any number of documents, `size` at a time."""
+    rows = iter(documents)
+    while block := list(islice(rows, size)):
+        collection.upsert(block)
 
 
 def timed(

@@ -34,6 +34,7 @@ from common import (
     row_of,
     tell,
     timed,
+    upsert,
 )
 from recommend_ratings import ITEMS, QUICK_RATINGS, QUICK_USERS, RATINGS, USERS, World, simulated
 from recommend_ratings import PEERS as RATING_PEERS
@@ -147,8 +148,7 @@ def books(folder: Path) -> Books:
 def collection_of(data: Data, name: str, given: Books) -> Collection:
     """A collection of the books, with the training interactions."""
     collection = data.create(name)
-    for at in range(0, len(given.documents), 500):
-        collection.upsert(given.documents[at : at + 500])
+    upsert(collection, given.documents, 500)
     add_interactions(collection, given.train)
     return collection
 
@@ -567,13 +567,8 @@ def _million(bench: Bench, count: int = 1_000_000, width: int = 384) -> Iterator
     """
     random = np.random.default_rng(bench.options.seed)
     collection = bench.data.create("million", dimension=width, normalize=True, recall=0.9)
-    at = 0
-    for block in grown(real(bench.options.folder), count, bench.options.seed):
-        for vectors in np.array_split(block, 5):  # of 10,000, as many as are taken at once
-            collection.upsert(
-                {"id": str(row), "vector": each} for row, each in enumerate(vectors.tolist(), at)
-            )
-            at += len(vectors)
+    vectors = chain.from_iterable(grown(real(bench.options.folder), count, bench.options.seed))
+    upsert(collection, ({"id": str(at), "vector": each} for at, each in enumerate(vectors)), 10_000)
     collection.publish()
     histories = [random.integers(0, count, 50).astype(str).tolist() for _ in range(30)]
     collection.recommend(history=histories[0])

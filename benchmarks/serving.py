@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import numpy as np
-from common import ROOT, data_set, json_lines, parser, progress, tell
+from common import ROOT, data_set, json_lines, parser, progress, tell, upsert
 
 from attend import Data
 from attend.core.types import Float32
@@ -214,13 +214,6 @@ class Side(NamedTuple):
         return [self.ids(ask(self.address, each)) for each in self.requests[:count]]
 
 
-def batches(vectors: Float32) -> Iterator[tuple[list[str], Float32]]:
-    """Ids and vectors of BATCH rows at a time."""
-    for at in range(0, len(vectors), BATCH):
-        part = vectors[at : at + BATCH]
-        yield [str(at + n) for n in range(len(part))], part
-
-
 # --- ours -------------------------------------------------------------------------------------
 
 
@@ -240,9 +233,7 @@ def build_texts(folder: Path, texts: Mapping[str, str]) -> Float32:
     """Our collection of texts, cut off at the window as txtai does it; its embeddings (n, d)."""
     with closing(Data(folder)) as data:
         collection = data.create("default", passages=False)
-        given = [{"id": id, "text": text} for id, text in texts.items()]
-        for at in range(0, len(given), BATCH):
-            collection.upsert(given[at : at + BATCH])
+        upsert(collection, ({"id": id, "text": text} for id, text in texts.items()))
         collection.publish()
         with collection.store.all_keys() as (_, blocks):
             return np.concatenate([block.vectors for block in blocks])
@@ -251,9 +242,7 @@ def build_texts(folder: Path, texts: Mapping[str, str]) -> Float32:
 def build_vectors(folder: Path, vectors: Float32) -> None:
     with closing(Data(folder)) as data:
         collection = data.create("default", dimension=vectors.shape[1], normalize=True)
-        for ids, part in batches(vectors):
-            rows = zip(ids, part, strict=True)
-            collection.upsert({"id": id, "vector": each} for id, each in rows)
+        upsert(collection, ({"id": str(at), "vector": each} for at, each in enumerate(vectors)))
         collection.publish()
 
 
@@ -305,8 +294,9 @@ def chroma_side(address: str, vectors: Float32, queries: Iterable[list[float]]) 
     """Fill a collection in Chroma's default settings, but for inner products."""
     wanted = {"name": "default", "configuration": {"hnsw": {"space": "ip"}}}
     path = f"{CHROMA}/{ask(address, Request('POST', CHROMA, json.dumps(wanted)))['id']}"
-    for ids, part in batches(vectors):
-        body = json.dumps({"ids": ids, "embeddings": part.tolist()})
+    for at in range(0, len(vectors), BATCH):
+        part = vectors[at : at + BATCH].tolist()
+        body = json.dumps({"ids": [str(at + n) for n in range(len(part))], "embeddings": part})
         ask(address, Request("POST", f"{path}/add", body))
     options = {"n_results": HITS, "include": ["distances"]}
     bodies = (json.dumps({"query_embeddings": [query], **options}) for query in queries)
