@@ -13,8 +13,7 @@ import click
 
 from attend.api.base import NAME_PATTERN
 from attend.cli import main
-from attend.cli.options import Commands
-from attend.cli.output import table
+from attend.cli.common import Commands, table
 from attend_service import logs
 from attend_service.keys import SCOPES, ApiKey, KeyFile, Scope
 from attend_service.server import CannotServe, NotAllowed, run

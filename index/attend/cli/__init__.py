@@ -4,7 +4,7 @@ Results go to stdout, progress and warnings to stderr. Exit status: 0 success, 1
 2 usage error, 3 success without some rows that could not be used, 130 interrupted.
 """
 
-from attend.cli import build, evaluate, exchange, learning, library, search  # noqa: F401 # they add their commands
-from attend.cli.options import main
+from attend.cli import build, learning, library, search  # noqa: F401 # they add their commands
+from attend.cli.common import main
 
 __all__ = ["main"]

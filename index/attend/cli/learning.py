@@ -12,18 +12,22 @@ import click
 import numpy as np
 
 from attend.api.learning import FOR_OBJECTIVES, TrainRequest
-from attend.cli.options import (
+from attend.cli.common import (
+    Bar,
     Column,
     CommandOptions,
     FormatOptions,
     InputFile,
+    Problems,
     Target,
     checked,
     collection_command,
+    end,
+    interrupted,
     model_options,
     present,
+    table,
 )
-from attend.cli.output import Bar, Problems, end, interrupted, table
 from attend.collection.collection import Collection
 from attend.core.errors import SourceError
 from attend.core.types import Example, Json

@@ -11,20 +11,25 @@ import click
 from pydantic import Field
 
 from attend.api.documents import DeletionRequest
-from attend.cli.options import (
+from attend.cli.common import (
     FILE,
     VERSION,
+    Bar,
     CommandOptions,
     JsonType,
     Target,
     checked,
     collection_command,
+    confirm,
+    counted,
+    interrupted,
     main,
     model_options,
     on_collection,
     on_library,
+    plain,
+    table,
 )
-from attend.cli.output import Bar, confirm, counted, interrupted, plain, table
 from attend.collection.verify import Verified, together, unopened, verify
 from attend.core.errors import Damaged
 from attend.projection import Projection

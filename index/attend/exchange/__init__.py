@@ -15,8 +15,13 @@ checked, before any becomes a collection. Indexes are built again from them.
 
 from __future__ import annotations
 
-from attend.exchange.backup import BackupContents, restore_backup, save_backup
-from attend.exchange.documents import export_documents, write_documents
+from attend.exchange.backup import (
+    BackupContents,
+    export_documents,
+    restore_backup,
+    save_backup,
+    write_documents,
+)
 from attend.exchange.models import (
     MissingPart,
     ModelExport,

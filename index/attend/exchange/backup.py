@@ -1,4 +1,5 @@
-"""Back up collections into one file, while others write, and restore them from one.
+"""Back up collections into one file, while others write, and restore them from one; and write
+documents as JSON lines, which a build reads again.
 
 A backup is hostile until its rows were checked. Sizes are compared before anything is written,
 checksums while it is, and only the rows of its databases are taken (`attend.store.copying`). All of
@@ -18,17 +19,20 @@ import sqlite3
 import tarfile
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated, Any, ClassVar, Literal
+from typing import IO, Annotated, Any, BinaryIO, ClassVar, Literal
 
+import numpy as np
+import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from attend.api.base import NAME_PATTERN, invalid, parse
 from attend.api.documents import CollectionSettings
+from attend.collection.collection import Collection
 from attend.collection.data import MAX_ALIASES, Data, check_name
 from attend.core.errors import (
     CannotWrite,
@@ -39,13 +43,14 @@ from attend.core.errors import (
     LimitExceeded,
 )
 from attend.core.settings import Settings
-from attend.core.types import OnStage
+from attend.core.types import WHOLE, Float32, Json, OnStage
 from attend.engines.local import version_problems
 from attend.keys.files import scratch_beside, sync_file, sync_folder
-from attend.store import Store
+from attend.store import Store, StoredDocument, compile_filter
 from attend.store.checks import printable
 from attend.store.connections import connect_to_read
 from attend.store.copying import copy_untrusted
+from attend.store.filters import by_value
 from attend.values import parse_type
 
 MANIFEST = "manifest.json"
@@ -91,6 +96,42 @@ class BackupContents:
         }
 
 
+@contextmanager
+def placed(target: Path, *, force: bool, folder: bool = False) -> Iterator[Path]:
+    """Yield a path at which to write a file, or to fill a folder, and give it the target's name
+    when the block ends without an error.
+
+    Args:
+        force: replace what has the name; an empty folder is replaced by a folder in any case.
+
+    Raises:
+        Conflict: the target exists, or another process makes it.
+    """
+    is_empty = folder and target.is_dir() and not any(target.iterdir())
+    if os.path.lexists(target) and not is_empty and not force:
+        advice = "choose another file, or add --force to replace it"
+        if folder:
+            advice = "choose another name, or replace it and all it holds with --force"
+        raise Conflict(f"{target} exists; {advice}.")
+    with scratch_beside(target) as staging:
+        making, old = staging / "new", staging / "old"
+        if folder:
+            making.mkdir()
+        yield making
+        for path in sorted([making, *making.rglob("*")]):
+            sync_folder(path) if path.is_dir() else sync_file(path)
+        # A folder cannot take the name of another: the old one moves away first.
+        if folder and os.path.lexists(target):
+            target.rename(old)
+        try:
+            making.replace(target)
+        except OSError:
+            if os.path.lexists(old):
+                old.rename(target)
+            raise
+    sync_folder(target.absolute().parent)
+
+
 def database_of(name: str) -> str:
     """Return the name of a collection's database within a backup."""
     return f"collections/{name}/documents.db"
@@ -116,13 +157,12 @@ def save_backup(
         Conflict: the target exists.
     """
     data.capabilities.check("snapshots")
-    if target.exists() and not force:
-        raise Conflict(f"{target} exists; choose another file, or add --force to replace it.")
     collections = data.names() if names is None else [data.resolve(name) for name in names]
     aliases = data.aliases().items() if names is None else ()
     for name in collections:
         data.collection(name)
-    with scratch_beside(target) as staging:
+    with placed(target, force=force) as archive:
+        staging = archive.parent
         figures = {name: _copy(data, name, staging, on_progress) for name in collections}
         contents = BackupContents(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -130,12 +170,8 @@ def save_backup(
             aliases={alias: name for alias, name in aliases if name in collections},
             files={name: _listed(staging / name) for name in map(database_of, collections)},
         )
-        archive = staging / "backup.tar"
         _pack(staging, archive, contents, on_progress)
-        sync_file(archive)
         archive.chmod(0o600)  # it holds all documents
-        os.replace(archive, target)
-    sync_folder(target.absolute().parent)
     return contents
 
 
@@ -339,7 +375,7 @@ def _targets(
     return {selected[0]: into}
 
 
-def _check_free(data: Data, names: Iterable[str], aliases: Collection[str]) -> None:
+def _check_free(data: Data, names: Iterable[str], aliases: Mapping[str, str]) -> None:
     stored = data.aliases()
     clashes = sorted({*data.names(), *stored}.intersection([*names, *aliases]))
     if clashes:
@@ -443,17 +479,15 @@ def _move(making: Path, collections: Path) -> None:
         CollectionExists: a name was taken meanwhile.
         CannotWrite: the disk does not take them.
     """
+    collections.mkdir(mode=0o700, exist_ok=True)
+    # By this name, whoever opens the library after a kill moves the rest.
+    restored = making.with_name(making.name.replace("making", "restored", 1))
+    making.rename(restored)
+    sync_folder(restored.parent)
     try:
-        (making / "collections").rename(collections)
-    except OSError:  # there are collections already
-        # By this name, whoever opens the library after a kill moves the rest.
-        restored = making.with_name(making.name.replace("making", "restored", 1))
-        making.rename(restored)
-        sync_folder(restored.parent)
-        try:
-            _move_each(restored / "collections", collections)
-        finally:
-            shutil.rmtree(restored, ignore_errors=True)
+        _move_each(restored / "collections", collections)
+    finally:
+        shutil.rmtree(restored, ignore_errors=True)
     sync_folder(collections)
     sync_folder(collections.parent)
 
@@ -543,3 +577,101 @@ def _read(source: IO[bytes], size: int, check: Callable[[], None]) -> bytes:
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+# -- documents as JSON lines ------------------------------------------------------------------
+
+PAGE = 1000
+"""Documents that are read at a time."""
+
+
+def export_documents(
+    collection: Collection,
+    target: Path,
+    filter: Mapping[str, Json] | None = None,
+    *,
+    force: bool = False,
+    on_progress: OnStage = lambda stage, share: None,
+) -> int:
+    """Write the documents that pass a filter as JSON lines, and return their number.
+
+    The file is of one moment, while others write, and appears once it is whole.
+
+    Args:
+        force: replace an existing file.
+
+    Raises:
+        Conflict: the target exists.
+        InvalidRequest: a wrong filter.
+    """
+    with placed(target, force=force) as path:
+        with open(path, "wb") as file:
+            count = write_documents(collection, file, filter, on_progress)
+        path.chmod(0o600)  # it holds all documents
+    return count
+
+
+def write_documents(
+    collection: Collection,
+    file: BinaryIO,
+    filter: Mapping[str, Json] | None = None,
+    on_progress: OnStage = lambda stage, share: None,
+) -> int:
+    """Write the documents that pass a filter to an open file, and return their number.
+
+    A line has `id`, `fields` (the texts by name), `value` and `payload`; and `vector`, or `vectors`
+    by name, if the document brought its own.
+    """
+    filter = by_value(filter, collection.settings.value_name)
+    predicate = compile_filter(filter) if filter else None
+    count = last = 0
+    with collection.store.reading():
+        if predicate is None:
+            total, _ = collection.store.counts()
+        else:
+            total = collection.store.count(predicate)
+        while page := collection.store.scroll(last, PAGE, predicate):
+            vectors = _vectors(collection, page)
+            for document in page:
+                file.write(_line(document, vectors.get(document.row)))
+            last = page[-1].row
+            count += len(page)
+            on_progress("write", count / max(total, 1))
+    return count
+
+
+def _vectors(
+    collection: Collection, documents: list[StoredDocument]
+) -> dict[int, dict[str, list[Float32]]]:
+    """Return the vectors that documents brought, by row and name."""
+    rows = np.array([document.row for document in documents], dtype=np.int64)
+    keys = collection.store.own_keys(rows)
+    sources = collection.store.keys_of(keys.ids)
+    brought: dict[int, dict[str, list[Float32]]] = {}
+    for id, vector in zip(keys.ids.tolist(), keys.vectors, strict=True):
+        source = sources[id]
+        if source.stop == 0:  # the key of a text has the part that it was made of
+            brought.setdefault(source.document, {}).setdefault(source.field, []).append(vector)
+    return brought
+
+
+def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]] | None) -> bytes:
+    row: dict[str, Any] = {"id": document.id}
+    if document.fields:
+        row["fields"] = document.fields
+    if vectors is not None:
+        row |= _named(vectors)
+    row |= {"value": document.value, "payload": document.payload}
+    try:
+        options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps(row, option=options)
+    except TypeError:  # whole numbers beyond 64 bits, and halves of surrogate pairs
+        return json.dumps(row, default=np.ndarray.tolist).encode() + b"\n"
+
+
+def _named(vectors: Mapping[str, list[Float32]]) -> dict[str, Any]:
+    """Return vectors as a document has them: `vector` for one, else `vectors`."""
+    if vectors.keys() != {WHOLE}:
+        return {"vectors": vectors}
+    several = vectors[WHOLE]
+    return {"vector": several[0]} if len(several) == 1 else {"vectors": several}

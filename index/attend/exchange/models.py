@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from attend.core.settings import Tuning
 from attend.core.types import Float32, Float64, Floats
 from attend.encoder import load
 from attend.encoder.loading import find
-from attend.keys.files import scratch_beside, sync_file, sync_folder, write_synced
+from attend.exchange.backup import placed
 from attend.projection import Projection
 from attend.store import StoredVersion
 
@@ -38,6 +37,9 @@ MAX_WEIGHT_BYTES = 1 << 30
 
 TOLERANCE = 1e-4
 """Allowed difference of scores in float32, relative to the largest one above 1."""
+
+CARD = Path(__file__).with_name("model_card.md")
+"""The template of the README of an exported model."""
 
 TRIAL = ["What is this about?", "A short text.", "Another one, of a few more words than the first."]
 TRIAL_DOCUMENTS = 5
@@ -115,7 +117,8 @@ def export_model(
     for home in (collection.folder.resolve(), encoder_folder(encoder)):
         if home is not None and (home.is_relative_to(target) or target.is_relative_to(home)):
             raise Conflict(f"{folder} and {home} lie one in the other; export to a folder apart.")
-    with _new_folder(folder, force=force) as making:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with placed(folder, force=force, folder=True) as making:
         _save_model(encoder, (query, document), similarity, making)
         sample = collection.store.sample(TRIAL_DOCUMENTS)
         texts = [text for row in sample for text in row.fields.values() if text.strip()]
@@ -126,7 +129,7 @@ def export_model(
                 f"{TOLERANCE:g} is allowed, and was removed; check that the encoder {encoder!r} is "
                 f"the one the collection was built with."
             )
-        card = CARD.format(
+        card = CARD.read_text(encoding="utf-8").format(
             title=f"{collection.name}, projection {number}",
             encoder=Path(encoder).name,
             query=_route_text(query),
@@ -153,12 +156,9 @@ def export_weights(
         Conflict: `file` exists, and `force` is not given.
     """
     number, stored, projection = _version(collection, version)
-    _check_free(file, force=force)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_beside(file) as staging:
-        write_synced(staging / file.name, stored.weights)
-        (staging / file.name).replace(file)
-    sync_folder(file.parent)
+    with placed(file, force=force) as path:
+        path.write_bytes(stored.weights)
     missing = missing_parts(stored, projection, collection.store.example_count())
     return WeightsExport(number, file, projection.fingerprint, missing)
 
@@ -301,86 +301,6 @@ def _route_text(layer: LinearLayer) -> str:
     return f"Dense {dimension} → {width}, {bias} bias, no activation{length}"
 
 
-CARD = """---
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-tags:
-- sentence-transformers
-- sentence-similarity
-- feature-extraction
----
-# {title}
-
-The encoder {encoder}, its weights unchanged, and after it a Router with one route for queries and \
-one for documents, exported by Attend.
-
-- query: {query}
-- document: {document}
-- similarity: {similarity}
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["a question"])
-documents = model.encode_document(["a text", "another text"])
-scores = model.similarity(queries, documents)
-```
-
-`encode` without a task embeds documents.
-
-## Missing parts
-
-| part of the version | in use there | |
-|---|---|---|
-{missing}
-
-Where one of the first four is in use, the service ranks otherwise than this model does. A text \
-longer than the encoder's window is several keys there; here its end is cut off.
-
-## Exactness
-
-Checked on export: scores differ from the collection's encoder in float32 under the same \
-projection by at most {difference:.1e} (allowed: {tolerance:g}). A service that encodes in \
-bfloat16 differs by that rounding too.
-"""
-
-# -- files ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield a folder to fill, which becomes `target` when the block ends without an error."""
-    _check_free(target, force=force)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_beside(target) as staging:
-        making, old = staging / "new", staging / "old"
-        making.mkdir()
-        yield making
-        for path in sorted(making.rglob("*")):
-            sync_folder(path) if path.is_dir() else sync_file(path)
-        # A folder cannot take the name of another: the old one moves away first.
-        if target.exists() or target.is_symlink():
-            target.rename(old)
-        try:
-            making.rename(target)
-        except OSError:
-            if old.exists() or old.is_symlink():
-                old.rename(target)
-            raise
-    sync_folder(target.parent)
-
-
-def _check_free(target: Path, *, force: bool) -> None:
-    """Raise Conflict unless `target` is absent, an empty folder, or may be replaced."""
-    empty = target.is_dir() and not any(target.iterdir())
-    if force or empty or not (target.exists() or target.is_symlink()):
-        return
-    raise Conflict(
-        f"{target} exists; choose another name, or replace it and all it holds with --force."
-    )
-
-
 # -- layers ----------------------------------------------------------------------------------
 
 
@@ -426,6 +346,31 @@ def _of_head(tensors: Floats, head: int) -> Float64:
     return np.asarray(tensors[min(head, len(tensors) - 1)], dtype=np.float64)
 
 
+MISSING = {
+    "key offsets": ("none", "they belong to stored keys, and a model sees only a text"),
+    "terms of documents": ("none", "they are learned for each document, not for its text"),
+    "example keys": (
+        "not used",
+        "they are rows of the collection, and no function of a document's text",
+    ),
+    "lexical bias": ("not used", "BM25 needs the words of the whole collection"),
+    "feedback": ("not used", "where to depends on the examples of the collection"),
+    "scale": (
+        "not fitted",
+        "it changes weights and no ranking: multiply the scores by it before a softmax",
+    ),
+    "no-answer score": (
+        "not fitted",
+        "add it as one more logit to allow the answer 'no document'",
+    ),
+    "value matrices and additive scorer": (
+        "none",
+        "they apply to values or pairs, not to one embedding",
+    ),
+}
+"""Parts of a version that two layers cannot hold: the word for one that is not in use, and why."""
+
+
 def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> list[MissingPart]:
     """List all that two layers do not contain, used by this version or not, with figures.
 
@@ -435,64 +380,33 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
     tuning = Tuning.of(stored.tuning)
     offsets = len(stored.offsets[0])
     terms = sum(len(rows) for rows, _ in stored.terms.values())
-    examples, moves = tuning.examples > 0 and count > 0, bool(tuning.memory) and count > 0
-    lexical = f"weight {tuning.lexical:g}, coverage {tuning.coverage:g}"
     others = [n for n in projection.tensors if n[:3] in ("w_v", "b_v", "w_o", "b_o", "add")]
-    return [
-        MissingPart(
-            "key offsets",
-            offsets > 0,
-            f"{f'{offsets} keys are moved' if offsets else 'none'}; they belong to stored keys, "
-            f"and a model sees only a text",
+    null = _fitted(tuning.null)
+    if tuning.levels:
+        behind = "times the mean logits of the documents ranked 2 to 10 and 11 to 100"
+        null = f"{null}, plus {_fitted(tuning.levels)} {behind}"
+    figures = {
+        "key offsets": (offsets > 0, f"{offsets} keys are moved"),
+        "terms of documents": (terms > 0, f"{terms}"),
+        "example keys": (
+            tuning.examples > 0 and count > 0,
+            f"{count}, at the factor {tuning.examples:g}",
         ),
-        MissingPart(
-            "terms of documents",
-            terms > 0,
-            f"{terms or 'none'}; they are learned for each document, not for its text",
-        ),
-        MissingPart(
-            "example keys",
-            examples,
-            f"{f'{count}, at the factor {tuning.examples:g}' if examples else 'not used'}; they "
-            f"are rows of the collection, and no function of a document's text",
-        ),
-        MissingPart(
-            "lexical bias",
+        "lexical bias": (
             tuning.lexical > 0,
-            f"{lexical if tuning.lexical > 0 else 'not used'}; BM25 needs the words of the whole "
-            f"collection",
+            f"weight {tuning.lexical:g}, coverage {tuning.coverage:g}",
         ),
-        MissingPart(
-            "feedback",
-            moves,
-            f"{f'queries move by {tuning.memory:g}' if moves else 'not used'}; where to depends on "
-            f"the examples of the collection",
-        ),
-        MissingPart(
-            "scale",
-            tuning.scale is not None,
-            f"{_fitted(tuning.scale)}; it changes weights and no ranking: multiply the scores by "
-            f"it before a softmax",
-        ),
-        MissingPart(
-            "no-answer score",
-            tuning.null is not None,
-            f"{_no_answer(tuning)}; add it as one more logit to allow the answer 'no document'",
-        ),
-        MissingPart(
-            "value matrices and additive scorer",
-            bool(others),
-            f"{', '.join(others) or 'none'}; they apply to values or pairs, not to one embedding",
-        ),
-    ]
-
-
-def _no_answer(tuning: Tuning) -> str:
-    if not tuning.levels:
-        return _fitted(tuning.null)
-    behind = "times the mean logits of the documents ranked 2 to 10 and 11 to 100"
-    return f"{_fitted(tuning.null)}, plus {_fitted(tuning.levels)} {behind}"
+        "feedback": (bool(tuning.memory) and count > 0, f"queries move by {tuning.memory or 0:g}"),
+        "scale": (tuning.scale is not None, _fitted(tuning.scale)),
+        "no-answer score": (tuning.null is not None, null),
+        "value matrices and additive scorer": (bool(others), ", ".join(others)),
+    }
+    parts = []
+    for what, (absent, reason) in MISSING.items():
+        in_use, figure = figures[what]
+        parts.append(MissingPart(what, in_use, f"{figure if in_use else absent}; {reason}"))
+    return parts
 
 
 def _fitted(numbers: tuple[float, ...] | None) -> str:
-    return "not fitted" if numbers is None else ", ".join(f"{number:.6g}" for number in numbers)
+    return ", ".join(f"{number:.6g}" for number in numbers or ())

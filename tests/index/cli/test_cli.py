@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.cli.output import REJECTED
+from attend.cli.common import REJECTED
 from tests import warm
 from tests.index.helpers import published, run_index, sealed, vector_data, write_jsonl
 

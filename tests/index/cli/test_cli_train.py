@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.cli import main
-from attend.cli.output import REJECTED
+from attend.cli.common import REJECTED
 from attend.projection import identity
 from tests import warm
 from tests.index.helpers import vector_data, write_jsonl

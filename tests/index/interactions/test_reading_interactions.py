@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from attend.api.feedback import InteractionsAdded
 from attend.cli import main
-from attend.cli.output import REJECTED
+from attend.cli.common import REJECTED
 from attend.core.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.source import RowItem, open_source
 from attend.source.columns import guess_columns

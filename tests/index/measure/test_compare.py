@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attend.cli import main
-from attend.cli.evaluate import as_text
+from attend.cli.search import as_text
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest, SourceError, UnknownProjection
 from attend.measure.plots import gain_histogram, reliability_diagram

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from attend.cli.output import SHOWN_PROBLEMS, Problems
+from attend.cli.common import SHOWN_PROBLEMS, Problems
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest, SourceError
 from attend.source import RowProblem, TableFormat, guess, open_source, sample
