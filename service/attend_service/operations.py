@@ -21,7 +21,7 @@ from flask import Response, request
 from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from attend.api.base import MAX_ATTEND, Request, parse
-from attend.api.documents import ArrowDocuments, ListingRequest
+from attend.api.documents import ListingRequest
 from attend.api.feedback import FeedbackListing, InteractionListing
 from attend.api.learning import CompareRequest
 from attend.api.recommend import RecommendRequest
@@ -132,7 +132,7 @@ def call(operation: Operation, **arguments: Any) -> Response:
 
             raw = request.get_data(cache=False)
             need_memory(ARROW_MEMORY * len(raw))
-            arguments["body"] = ArrowDocuments(stream_documents(raw))
+            arguments["body"] = stream_documents(raw)
         elif operation.body is not None:
             body = read_body(operation.body, operation.bare, single=operation.single)
             need_memory(working_size(body))
@@ -187,7 +187,7 @@ class Operations:
                 answers = {**(answers if models else {}), 204: None}
             declared = {
                 "body": body[0],
-                "arrow": ArrowDocuments in body,
+                "arrow": len(body) > 1,
                 "query": hints.get("query"),
                 "returns": answers,
             }

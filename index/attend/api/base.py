@@ -239,6 +239,16 @@ def check_one(item: BaseModel, noun: str, names: tuple[str, ...]) -> None:
         raise WrongField(field, f"{noun} has exactly one of {listed}; {got}")
 
 
+def check_page(listed: int, attend: int | Literal["all"]) -> None:
+    """Raise WrongField where more documents are to be listed than are attended."""
+    if attend != "all" and listed > attend:
+        raise WrongField(
+            "k",
+            f"k + offset is {listed}, but only {attend} documents are attended; lower k or raise "
+            f"attend",
+        )
+
+
 def parse(model: type[Model], content: Model | Mapping[str, Any], *, strict: bool = False) -> Model:
     """Validate `content` as `model`; one that is a `model` already comes back.
 

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
 from attend.api import base
-from attend.api.answers import Facets
-from attend.api.base import (
-    Consistency,
-    DocumentId,
-    Filter,
-    JoinedText,
-    Path,
-    Reply,
-    Request,
-    Vector,
-    WrongField,
-)
 from attend.core.errors import InvalidRequest
 from attend.core.types import WHOLE, Document, ScorerName
 from attend.store.selection import MAX_FACETS, MAX_VALUES
@@ -48,27 +36,29 @@ def _listed(vectors: object) -> object:
     return [items] if is_one else items
 
 
-VectorList = Annotated[list[Vector], Field(min_length=1, max_length=MAX_VECTORS)]
+VectorList = Annotated[list[base.Vector], Field(min_length=1, max_length=MAX_VECTORS)]
 NamedVectors = Annotated[
     dict[str, VectorList],
     Field(min_length=1, max_length=MAX_TEXTS),
-    BeforeValidator(_by_name, json_schema_input_type=VectorList | dict[str, Vector | VectorList]),
+    BeforeValidator(
+        _by_name, json_schema_input_type=VectorList | dict[str, base.Vector | VectorList]
+    ),
 ]
 
 
-class DocumentRequest(Request):
+class DocumentRequest(base.Request):
     """One document to store: its texts, its own vectors or both, and what to return for it.
 
     A document without text and vector is stored and found by filters, and by no search.
     """
 
-    id: DocumentId
-    text: JoinedText | None = None
+    id: base.DocumentId
+    text: base.JoinedText | None = None
     """Short for fields: {text: …}. A list of strings is joined by commas."""
-    fields: dict[str, JoinedText] | None = Field(None, min_length=1, max_length=MAX_TEXTS)
+    fields: dict[str, base.JoinedText] | None = Field(None, min_length=1, max_length=MAX_TEXTS)
     """Texts by name. A collection with an encoder encodes each, so that each has its own keys;
     words, `match`, highlights and titles are of them in any collection."""
-    vector: Vector | None = None
+    vector: base.Vector | None = None
     """An own embedding of the whole document; its texts are then not encoded."""
     vectors: NamedVectors | None = None
     """Several own embeddings: a list stands for the whole document, as `vector` does; an object has
@@ -82,7 +72,7 @@ class DocumentRequest(Request):
         for pair in (("text", "fields"), ("vector", "vectors")):
             if all(getattr(self, name) is not None for name in pair):
                 sentence = f"a document has {pair[0]} or {pair[1]}; both were given"
-                raise WrongField(pair[1], sentence)
+                raise base.WrongField(pair[1], sentence)
         blank = [name for name, text in self.texts().items() if not text.strip()]
         if blank:
             raise ValueError(f"the text of {', '.join(blank)} is empty")
@@ -100,22 +90,10 @@ class DocumentRequest(Request):
         return Document(self.id, self.texts(), vectors, self.value, self.payload)
 
 
-class UpsertRequest(Request):
+class UpsertRequest(base.Request):
     """Documents to insert or replace: all of them or, if one is wrong, none."""
 
     documents: list[DocumentRequest] = Field(max_length=base.MAX_DOCUMENTS)
-
-    @property
-    def parsed(self) -> Sequence[Document]:
-        """The documents as collections take them."""
-        return [item.document() for item in self.documents]
-
-
-@dataclass(frozen=True)
-class ArrowDocuments:
-    """The documents of a body in Arrow's format, as `UpsertRequest` has those of JSON."""
-
-    parsed: Sequence[Document]
 
 
 class ArrowTable(Protocol):
@@ -141,7 +119,7 @@ def located(place: int, id: object) -> Iterator[None]:
         raise fault from None
 
 
-class UpdateRequest(Request):
+class UpdateRequest(base.Request):
     """A change of a stored document's value or payload; its texts and keys stay."""
 
     value: JsonValue = None
@@ -152,12 +130,12 @@ class UpdateRequest(Request):
 
     def check(self) -> None:
         if not self.model_fields_set:
-            raise WrongField(
+            raise base.WrongField(
                 "value", "a revision has a value, a payload or both; neither was given"
             )
 
 
-class CollectionSettings(Request):
+class CollectionSettings(base.Request):
     """The settings of a collection; most are fixed once it holds documents."""
 
     encoder: str | None = Field(None, max_length=1024)
@@ -185,14 +163,14 @@ class CollectionSettings(Request):
 
     def check(self) -> None:
         if self.encoder is not None and self.dimension is not None:
-            raise WrongField(
+            raise base.WrongField(
                 "encoder",
                 "a collection has an encoder (documents bring text) or a dimension "
                 "(documents bring vectors); both were given",
             )
 
 
-class SettingsChange(Request):
+class SettingsChange(base.Request):
     """Settings that may change while the collection holds documents; null restores a default."""
 
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.95
@@ -210,15 +188,15 @@ class SettingsChange(Request):
             raise ValueError("name at least one setting to change")
 
 
-class DeletionRequest(Request):
+class DeletionRequest(base.Request):
     """The documents to delete: by id or by filter."""
 
-    ids: list[DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
-    filter: Filter | None = None
+    ids: list[base.DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
+    filter: base.Filter | None = None
 
     def check(self) -> None:
         if (self.ids is None) == (self.filter is None):
-            raise WrongField("ids", "send exactly one of ids and filter")
+            raise base.WrongField("ids", "send exactly one of ids and filter")
 
 
 CONSISTENCY = (
@@ -227,7 +205,7 @@ CONSISTENCY = (
 )
 
 
-class ListingRequest(Request):
+class ListingRequest(base.Request):
     """The documents to list."""
 
     limit: int = Field(100, ge=0, le=base.MAX_PAGE)
@@ -235,55 +213,27 @@ class ListingRequest(Request):
     cursor: str | None = Field(None, max_length=base.MAX_CURSOR)
     """`next` of the previous page, with the same filter. Writes shift nothing: no document comes
     twice, and none that stays is skipped."""
-    filter: Filter | None = None
-    consistency: Consistency | None = Field(None, description=CONSISTENCY)
+    filter: base.Filter | None = None
+    consistency: base.Consistency | None = Field(None, description=CONSISTENCY)
 
 
-class ReadRequest(Request):
+class ReadRequest(base.Request):
     """Options of reading a document."""
 
-    consistency: Consistency | None = Field(None, description=CONSISTENCY)
+    consistency: base.Consistency | None = Field(None, description=CONSISTENCY)
 
 
-class FacetsRequest(Request):
+class FacetsRequest(base.Request):
     """The fields whose values to count, and the documents over which."""
 
-    fields: list[Path] = Field(min_length=1, max_length=MAX_FACETS)
+    fields: list[base.Path] = Field(min_length=1, max_length=MAX_FACETS)
     """Fields of value or payload (dotted)."""
-    filter: Filter | None = None
+    filter: base.Filter | None = None
     limit: int = Field(10, ge=1, le=MAX_VALUES)
     """How many values of each, the most frequent first."""
 
 
-class AliasRequest(Request):
-    """The collection that an alias names."""
-
-    collection: str = Field(pattern=base.NAME_PATTERN, examples=["books"])
-
-
-class CollectionSummary(Reply):
-    """A collection in a list."""
-
-    name: str
-    documents: int
-    dimension: int
-    encoder: str | None
-
-
-class UnopenedCollection(Reply):
-    """A collection that cannot be opened, with the name of the error."""
-
-    name: str
-    error: str
-
-
-class CollectionList(Reply):
-    """All collections that the key may see."""
-
-    collections: Sequence[CollectionSummary | UnopenedCollection]
-
-
-class CollectionInfo(Reply):
+class CollectionInfo(base.Reply):
     """A collection in figures."""
 
     name: str
@@ -320,7 +270,7 @@ class CollectionInfo(Reply):
     """The features that the engine supports."""
 
 
-class Written(Reply):
+class Written(base.Reply):
     """The result of a write, in documents."""
 
     added: int = 0
@@ -336,55 +286,13 @@ class Written(Reply):
         return Written(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
-class DocumentAnswer(Reply):
-    """A document as stored, without its vectors."""
-
-    id: str
-    fields: Mapping[str, str]
-    value: Any
-    payload: Mapping[str, Any]
-
-
-class DocumentPage(Reply):
-    """A page of documents."""
-
-    documents: Sequence[DocumentAnswer]
-    next: str | None
-    """The cursor of the next page; null on the last."""
-    total: int
-    """The number of documents that match."""
-    hints: Sequence[str] | None = None
-    """If none matches: fields of the filter that no document has."""
-
-
-class FacetsAnswer(Reply):
-    """The most frequent values by field."""
-
-    facets: Facets
-    total: int
-    """The number of documents that match."""
-
-
-class Deleted(Reply):
+class Deleted(base.Reply):
     """The number of entries that were deleted; unknown ones are not counted."""
 
     deleted: int
 
 
-class AliasInfo(Reply):
-    """An alias and its collection."""
-
-    alias: str
-    collection: str
-
-
-class AliasList(Reply):
-    """All aliases that the key may see."""
-
-    aliases: Sequence[AliasInfo]
-
-
-class Restored(Reply):
+class Restored(base.Reply):
     """The figures of a restored collection, and the time of its snapshot."""
 
     name: str

@@ -16,7 +16,6 @@ from pydantic import (
 )
 
 from attend.api import base
-from attend.api.base import ABSENT, DocumentId, Reply, Request, Text, Time, UserId, WrongField
 from attend.api.search import AnyQuery, Query
 from attend.core.types import MAX_WEIGHT, Example
 from attend.store.protocol import Interaction, StoredExample
@@ -50,11 +49,11 @@ Label = Annotated[
 ]
 
 
-class FeedbackItem(Request):
+class FeedbackItem(base.Request):
     """A label: how well a document answers a query."""
 
     query: Annotated[AnyQuery, AfterValidator(_check_query)]
-    id: DocumentId
+    id: base.DocumentId
     label: Label = 1.0
     """Above 0: relevant, by degree; 0 or false: judged and not relevant; below 0: explicitly not
     relevant."""
@@ -68,22 +67,22 @@ class FeedbackItem(Request):
         return Example(query, self.id, self.label, self.position, self.source)
 
 
-class FeedbackRequest(Request):
+class FeedbackRequest(base.Request):
     """Labels of documents for queries."""
 
     items: list[FeedbackItem] = Field(max_length=base.MAX_DOCUMENTS)
 
 
-class FeedbackDeletion(Request):
+class FeedbackDeletion(base.Request):
     """The feedback to delete: by its ids, about some documents or queries, or all there is."""
 
     ids: list[Annotated[int, Field(ge=1, le=base.MAX_ROW)]] | None = Field(
         None, max_length=base.MAX_DOCUMENTS
     )
     """Ids of examples."""
-    documents: list[DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
+    documents: list[base.DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
     """Ids of documents."""
-    queries: list[Text] | None = Field(None, max_length=base.MAX_DOCUMENTS)
+    queries: list[base.Text] | None = Field(None, max_length=base.MAX_DOCUMENTS)
     """Texts of queries, as they were sent."""
     all: bool = Field(False, strict=True)
     """True: everything, whatever it is about."""
@@ -91,14 +90,14 @@ class FeedbackDeletion(Request):
     def check(self) -> None:
         named = [field is not None for field in (self.ids, self.documents, self.queries)]
         if sum(named) + self.all != 1:
-            raise WrongField(
+            raise base.WrongField(
                 "ids",
                 "send exactly one of ids, documents, queries and all; "
                 '{"all": true} deletes all feedback',
             )
 
 
-class FeedbackListing(Request):
+class FeedbackListing(base.Request):
     """The feedback to list."""
 
     limit: int = Field(0, ge=0, le=base.MAX_PAGE)
@@ -107,22 +106,22 @@ class FeedbackListing(Request):
     """`next` of the previous page."""
 
 
-class InteractionItem(Request):
+class InteractionItem(base.Request):
     """An interaction of a user with a document: a purchase, a view, a rating."""
 
-    user: UserId
-    id: DocumentId
+    user: base.UserId
+    id: base.DocumentId
     """The document's id."""
     value: JsonValue = None
     """The user's rating, label, … of the document; predictions are of such values."""
-    time: Time | None = None
+    time: base.Time | None = None
 
     def interaction(self) -> Interaction:
         time = None if self.time is None else float(self.time)
         return Interaction(self.user, self.id, self.value, time)
 
 
-class InteractionsRequest(Request):
+class InteractionsRequest(base.Request):
     """Interactions to store, all or none."""
 
     items: list[InteractionItem] = Field(max_length=base.MAX_DOCUMENTS)
@@ -131,10 +130,10 @@ class InteractionsRequest(Request):
     data again. Stays as it is if absent."""
 
 
-class InteractionListing(Request):
+class InteractionListing(base.Request):
     """The interactions to list."""
 
-    user: UserId | None = None
+    user: base.UserId | None = None
     """Only those of this user."""
     limit: int = Field(100, ge=0, le=base.MAX_PAGE)
     """The most to list; 0 to count only."""
@@ -142,20 +141,20 @@ class InteractionListing(Request):
     """`next` of the previous page, of the same user."""
 
 
-class InteractionDeletion(Request):
+class InteractionDeletion(base.Request):
     """The interactions to delete: a user's, those with documents, or a user's with these."""
 
-    user: UserId | None = None
-    documents: list[DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
+    user: base.UserId | None = None
+    documents: list[base.DocumentId] | None = Field(None, max_length=base.MAX_DOCUMENTS)
     all: bool = False
     """All there are."""
 
     def check(self) -> None:
         if self.all == (self.user is not None or self.documents is not None):
-            raise WrongField("user", 'send user, documents or both; or "all": true alone')
+            raise base.WrongField("user", 'send user, documents or both; or "all": true alone')
 
 
-class FeedbackAdded(Reply):
+class FeedbackAdded(base.Reply):
     """The result of adding feedback."""
 
     added: int
@@ -167,7 +166,7 @@ class FeedbackAdded(Reply):
     """The number of different queries among those sent; only the command line gives it."""
 
 
-class FeedbackPage(Reply):
+class FeedbackPage(base.Reply):
     """The number of stored judgements, and some of them if requested, the newest first."""
 
     examples: int
@@ -176,11 +175,11 @@ class FeedbackPage(Reply):
     """The number of different queries among them."""
     items: Sequence[StoredExample] | None = None
     """Present if `limit` is above 0; `query` is null where it was a vector."""
-    next: int | None = field(default_factory=lambda: ABSENT)
+    next: int | None = field(default_factory=lambda: base.ABSENT)
     """The `before` of the next page; null on the last, and absent where `limit` is 0."""
 
 
-class InteractionsAdded(Reply):
+class InteractionsAdded(base.Reply):
     """The result of adding interactions."""
 
     added: int
@@ -193,7 +192,7 @@ class InteractionsAdded(Reply):
     """Numbers from here up are likes, by what was set or by the data; null: all above zero are."""
 
 
-class InteractionEntry(Reply):
+class InteractionEntry(base.Reply):
     """One stored interaction."""
 
     user: str
@@ -204,7 +203,7 @@ class InteractionEntry(Reply):
     """Seconds since 1970."""
 
 
-class InteractionsAnswer(Reply):
+class InteractionsAnswer(base.Reply):
     """A page of interactions; the counts are of all that are stored."""
 
     items: Sequence[InteractionEntry]

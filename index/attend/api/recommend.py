@@ -7,19 +7,6 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
 from attend.api import base
-from attend.api.base import (
-    AttendSize,
-    DocumentId,
-    Included,
-    Path,
-    Request,
-    Text,
-    Time,
-    UserId,
-    Vector,
-    WrongField,
-    check_one,
-)
 from attend.api.search import Query
 
 MAX_HISTORY = 100_000
@@ -56,36 +43,36 @@ def _as_text(item: object) -> object:
     return {"text": item} if isinstance(item, str) else item
 
 
-class HistoryItem(Request):
+class HistoryItem(base.Request):
     """A document of a history."""
 
-    id: DocumentId
+    id: base.DocumentId
     weight: FiniteFloat = Field(1.0, ge=-1e6, le=1e6)
     """Its weight relative to the others. Below zero it is a negative example; zero only keeps it
     out of the answer, which is the default for documents with a value that is no like (but not in
     predictions)."""
     value: JsonValue = None
     """The user's own value; predictions (`target`) are made of these."""
-    time: Time | None = None
+    time: base.Time | None = None
 
 
-class ExampleItem(Request):
+class ExampleItem(base.Request):
     """An example, or a target: exactly one of id, text and vector."""
 
-    id: DocumentId | None = None
-    text: Text | None = None
-    vector: Vector | None = None
+    id: base.DocumentId | None = None
+    text: base.Text | None = None
+    vector: base.Vector | None = None
     weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     def check(self) -> None:
-        check_one(self, "an example", ("id", "text", "vector"))
+        base.check_one(self, "an example", ("id", "text", "vector"))
 
 
-class ProfileItem(Request):
+class ProfileItem(base.Request):
     """An entry of a user's profile: a text, or a field with its value."""
 
-    text: Text | None = None
-    field: Path | None = None
+    text: base.Text | None = None
+    field: base.Path | None = None
     """A field of value or payload (dotted)."""
     value: str | float | bool | None = None
     """Stands for the documents that have it in this field."""
@@ -99,13 +86,13 @@ class ProfileItem(Request):
 
 
 AnyHistoryItem = Annotated[
-    HistoryItem, BeforeValidator(_as_id, json_schema_input_type=HistoryItem | DocumentId)
+    HistoryItem, BeforeValidator(_as_id, json_schema_input_type=HistoryItem | base.DocumentId)
 ]
 AnyExampleItem = Annotated[
-    ExampleItem, BeforeValidator(_as_id, json_schema_input_type=ExampleItem | DocumentId)
+    ExampleItem, BeforeValidator(_as_id, json_schema_input_type=ExampleItem | base.DocumentId)
 ]
 AnyProfileItem = Annotated[
-    ProfileItem, BeforeValidator(_as_text, json_schema_input_type=ProfileItem | Text)
+    ProfileItem, BeforeValidator(_as_text, json_schema_input_type=ProfileItem | base.Text)
 ]
 
 
@@ -113,7 +100,7 @@ def _listed(target: object) -> object:
     return target if isinstance(target, list | tuple) or target is None else [target]
 
 
-class RecommendRequest(Request):
+class RecommendRequest(base.Request):
     """A user, for whom to recommend documents, or to predict a value of some (`target`)."""
 
     history: list[AnyHistoryItem] = Field(
@@ -122,7 +109,7 @@ class RecommendRequest(Request):
         description="The user's documents, by id or with weight, value and time. Of more "
         f"than {MAX_USED}, the heaviest are used, and of equals the latest.",
     )
-    user: UserId | None = None
+    user: base.UserId | None = None
     """A user whose stored interactions join the history."""
     positive: list[AnyExampleItem] = Field(default_factory=list, max_length=MAX_EXAMPLES)
     """More like these."""
@@ -142,7 +129,7 @@ class RecommendRequest(Request):
     """The number of documents to list."""
     offset: int = Field(0, ge=0, le=base.MAX_K)
     """The number of documents to skip before the first that is listed."""
-    attend: AttendSize = "all"
+    attend: base.AttendSize = "all"
     """The number of documents over which weights sum to one."""
     filter: dict[str, JsonValue] | None = None
     """Conditions on payload and value, such as {"genre": "sea"}."""
@@ -159,10 +146,10 @@ class RecommendRequest(Request):
     maximal marginal relevance."""
     reserve: FiniteFloat = Field(0.0, ge=0, le=1)
     """The least share of the list for documents without interactions."""
-    fields: list[Path] | None = Field(None, max_length=base.MAX_FIELDS)
+    fields: list[base.Path] | None = Field(None, max_length=base.MAX_FIELDS)
     """The fields of the payload (dotted), and text fields, to return in `payload`; all of the
     payload if absent."""
-    include: Included | None = None
+    include: base.Included | None = None
     """text: add the document's text and the passage that matched; passage: the passage alone."""
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
     """The share of its nearest keys that each part of the history finds, where keys are quantised;
@@ -177,20 +164,15 @@ class RecommendRequest(Request):
     def check(self) -> None:
         for name in OF_LISTS if self.target is not None else ():
             if getattr(self, name) != RecommendRequest.model_fields[name].default:
-                raise WrongField(
+                raise base.WrongField(
                     name,
                     f"{name} is about a list of recommendations, and target asks for predictions "
                     f"instead. Leave {name} or target out",
                 )
         listed = self.k + self.offset
-        if self.attend != "all" and listed > self.attend:
-            raise WrongField(
-                "k",
-                f"k + offset is {listed}, but only {self.attend} documents are attended; lower k "
-                f"or raise attend",
-            )
+        base.check_page(listed, self.attend)
         if self.diversity and listed > MAX_DIVERSE:
-            raise WrongField(
+            raise base.WrongField(
                 "diversity",
                 f"k + offset is {listed}, but diversity reorders at most {MAX_DIVERSE} places; "
                 f"lower k, or leave out diversity",
@@ -199,6 +181,4 @@ class RecommendRequest(Request):
 
 def query_of(example: ExampleItem) -> Query:
     """Return an example as a query."""
-    return Query.model_construct(
-        text=example.text, vector=example.vector, id=example.id, ids=None, blend=None, mixture=None
-    )
+    return Query.model_construct(text=example.text, vector=example.vector, id=example.id)

@@ -11,18 +11,6 @@ import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from attend.api import base
-from attend.api.base import (
-    AttendSize,
-    Consistency,
-    DocumentId,
-    Included,
-    Path,
-    Request,
-    Text,
-    Vector,
-    WrongField,
-    check_one,
-)
 from attend.core.settings import MAX_LEXICAL, MAX_RERANK
 from attend.core.types import ScorerName
 from attend.store.selection import MAX_FACETS
@@ -31,19 +19,19 @@ MAX_PARTS = 1000
 """Documents or parts of one query."""
 
 
-class QueryPart(Request):
+class QueryPart(base.Request):
     """One part of a blend: a text, a vector, both or a document id, and its weight."""
 
-    text: Text | None = None
-    vector: Vector | None = None
+    text: base.Text | None = None
+    vector: base.Vector | None = None
     """Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded."""
-    id: DocumentId | None = None
+    id: base.DocumentId | None = None
     weight: FiniteFloat = Field(1.0, ge=-1e6, le=1e6)
     """Its share, relative to the others'; below zero it pushes away."""
 
     def check(self) -> None:
         if self.id is not None or (self.text is None and self.vector is None):
-            check_one(self, "a part of a blend", ("text", "vector", "id"))
+            base.check_one(self, "a part of a blend", ("text", "vector", "id"))
 
 
 class MixturePart(QueryPart):
@@ -60,48 +48,36 @@ def _spelled_out(query: object) -> object:
     return {"vector": query} if isinstance(query, list | tuple | np.ndarray) else query
 
 
-Parts = Annotated[
-    list[
-        Annotated[
-            QueryPart,
-            BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | QueryPart),
-        ]
-    ],
-    Field(min_length=1, max_length=MAX_PARTS),
+AnyPart = Annotated[
+    QueryPart,
+    BeforeValidator(_spelled_out, json_schema_input_type=base.Text | base.Vector | QueryPart),
+]
+AnyMixturePart = Annotated[
+    MixturePart,
+    BeforeValidator(_spelled_out, json_schema_input_type=base.Text | base.Vector | MixturePart),
 ]
 
 
-MixtureParts = Annotated[
-    list[
-        Annotated[
-            MixturePart,
-            BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | MixturePart),
-        ]
-    ],
-    Field(min_length=1, max_length=MAX_PARTS),
-]
-
-
-class Query(Request):
+class Query(base.Request):
     """A query spelled out: one of text, vector, id, ids, blend and mixture, or text and vector."""
 
-    text: Text | None = None
-    vector: Vector | None = None
+    text: base.Text | None = None
+    vector: base.Vector | None = None
     """Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded."""
-    id: DocumentId | None = None
+    id: base.DocumentId | None = None
     """More like this document."""
-    ids: list[DocumentId] | None = Field(None, min_length=1, max_length=MAX_PARTS)
+    ids: list[base.DocumentId] | None = Field(None, min_length=1, max_length=MAX_PARTS)
     """More like these documents: a blend of them, with equal weights."""
-    blend: Parts | None = None
+    blend: list[AnyPart] | None = Field(None, min_length=1, max_length=MAX_PARTS)
     """Several queries as one: the weighted mean of embeddings and word scores."""
-    mixture: MixtureParts | None = None
+    mixture: list[AnyMixturePart] | None = Field(None, min_length=1, max_length=MAX_PARTS)
     """Several queries, each with its own attention; a document's weight is the weighted mean of its
     weights, and `explain` adds the share of each part."""
 
     def check(self) -> None:
         others = [self.id, self.ids, self.blend, self.mixture]
         if (self.text is None and self.vector is None) or others != [None] * 4:
-            check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
+            base.check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
         for name in ("blend", "mixture"):
             parts = getattr(self, name)
             if parts is not None and not any(part.weight for part in parts):
@@ -122,7 +98,7 @@ class Query(Request):
 
 AnyQuery = Annotated[
     Query,
-    BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | Query),
+    BeforeValidator(_spelled_out, json_schema_input_type=base.Text | base.Vector | Query),
     Field(
         description='Text, a vector, or one of {"text": …}, {"vector": […]}, {"id": …}, '
         '{"text": …, "vector": […]} (the text for words, the vector for keys), '
@@ -181,21 +157,21 @@ def _explained(value: object) -> object:
 Explained = Annotated[bool | Literal["tokens"], BeforeValidator(_explained)]
 
 
-class Mask(Request):
+class Mask(base.Request):
     """Document ids to leave out before the softmax, or the only ones to keep."""
 
-    exclude: list[DocumentId] = Field(default_factory=list, max_length=base.MAX_ATTEND)
-    only: list[DocumentId] | None = Field(default=None, max_length=base.MAX_ATTEND)
+    exclude: list[base.DocumentId] = Field(default_factory=list, max_length=base.MAX_ATTEND)
+    only: list[base.DocumentId] | None = Field(default=None, max_length=base.MAX_ATTEND)
 
 
-class SearchOptions(Request):
+class SearchOptions(base.Request):
     """Everything about a search except its query."""
 
     k: int = Field(10, ge=1, le=base.MAX_K)
     """The number of attended documents to list."""
     offset: int = Field(0, ge=0, le=base.MAX_K)
     """The number of documents to skip before the first that is listed."""
-    attend: AttendSize = 100
+    attend: base.AttendSize = 100
     """The number of top documents over which weights sum to one."""
     filter: dict[str, JsonValue] | None = None
     """Conditions on payload and value, such as {"year": {"gte": 2000}}."""
@@ -247,15 +223,15 @@ class SearchOptions(Request):
     """List only the best document of each group, with the group's size and weight among the
     attended; a group has one value in this field of value or payload. A document without the field
     is a group of its own."""
-    fields: list[Path] | None = Field(None, max_length=base.MAX_FIELDS)
+    fields: list[base.Path] | None = Field(None, max_length=base.MAX_FIELDS)
     """The fields of the payload (dotted), and text fields, to return in `payload`; all of the
     payload if absent."""
-    include: Included | None = None
+    include: base.Included | None = None
     """text: add the document's text and the passage that matched; passage: the passage alone."""
-    facets: list[Path] | None = Field(None, max_length=MAX_FACETS)
+    facets: list[base.Path] | None = Field(None, max_length=MAX_FACETS)
     """Fields of value or payload whose most frequent values are counted, over all documents that
     filter and mask let pass."""
-    consistency: Consistency | None = None
+    consistency: base.Consistency | None = None
     """bounded: what others wrote in the last seconds may be missing; strong: what was acknowledged
     is there, which takes a server some 200 ms. The engine's default if absent; a data folder is
     always strong."""
@@ -272,30 +248,25 @@ class SearchOptions(Request):
     matched; with "tokens" the share of each pair of tokens in the score besides."""
 
     def check(self) -> None:
-        names_page = {"k", "offset"} & self.model_fields_set
-        if names_page and self.attend != "all" and self.k + self.offset > self.attend:
-            raise WrongField(
-                "k",
-                f"k + offset is {self.k + self.offset}, but only {self.attend} documents are "
-                f"attended; lower k or raise attend",
-            )
+        if {"k", "offset"} & self.model_fields_set:
+            base.check_page(self.k + self.offset, self.attend)
         if self.rerank and (self.attend == "all" or self.rerank > self.attend):
-            raise WrongField(
+            raise base.WrongField(
                 "rerank",
                 f"rerank is {self.rerank}, but attend is {self.attend}; give an attend that is a "
                 f"number, and at most as large a rerank",
             )
         if self.cursor is not None and self.offset:
-            raise WrongField("cursor", "send a cursor or an offset, not both")
+            raise base.WrongField("cursor", "send a cursor or an offset, not both")
         if self.heads is not None and not math.fsum(self.heads) > 0:
-            raise WrongField("heads", "heads must hold at least one weight above zero")
+            raise base.WrongField("heads", "heads must hold at least one weight above zero")
 
 
 class SearchRequest(SearchOptions):
     """One search: a query and how to answer it."""
 
     query: AnyQuery
-    vector: Vector | None = None
+    vector: base.Vector | None = None
     """The vector of a query that is a text, which then is not encoded: the vector is compared with
     the keys, and the text is for BM25 and highlights. Short for a query of both."""
 
@@ -309,7 +280,7 @@ class SearchRequest(SearchOptions):
         text = query.get("text") if isinstance(query, Mapping) and len(query) == 1 else query
         if not isinstance(text, str):
             sentence = "vector goes with a query that is a text; send the text, or no vector"
-            raise WrongField("vector", sentence)
+            raise base.WrongField("vector", sentence)
         joined = {"text": text, "vector": sent["vector"]}
         return {**sent, "query": joined, "vector": None}
 
@@ -325,9 +296,11 @@ class AcrossRequest(SearchRequest):
     def check(self) -> None:
         super().check()
         if self.cursor is not None:
-            raise WrongField("cursor", "cursor is for one collection; leave it out across several")
+            raise base.WrongField(
+                "cursor", "cursor is for one collection; leave it out across several"
+            )
         if self.group_by is not None and self.attend == "all":
-            raise WrongField(
+            raise base.WrongField(
                 "group_by",
                 "group_by across several collections takes an attend that is a number; give one",
             )
@@ -342,7 +315,7 @@ class AcrossRequest(SearchRequest):
         return SearchRequest.model_construct(**{**same, "k": k, "offset": 0})
 
 
-class BatchRequest(Request):
+class BatchRequest(base.Request):
     """Searches to answer together, with one call of the encoder."""
 
     searches: list[SearchRequest] = Field(max_length=MAX_BATCH)
@@ -371,7 +344,7 @@ class BatchRequest(Request):
                     f"the searches have {count:,} {noun} together, but at most {limit:,} are "
                     f"taken; send several batches"
                 )
-                raise WrongField("searches", sentence)
+                raise base.WrongField("searches", sentence)
 
 
 def _conditions(filter: JsonValue) -> int:
@@ -391,7 +364,7 @@ def _conditions(filter: JsonValue) -> int:
 class PlainSearch(SearchOptions):
     """A search that fits into an address line."""
 
-    q: Text | None = Field(None, examples=["a white whale"])
+    q: base.Text | None = Field(None, examples=["a white whale"])
     """The text to search for; without it a browser gets a form."""
     collection: str = Field(base.DEFAULT_COLLECTION, pattern=base.NAME_PATTERN)
 
@@ -400,7 +373,7 @@ class PlainSearch(SearchOptions):
         return {"query": self.q, **self.model_dump(exclude={"q", "collection"})}
 
 
-class MapRequest(Request):
+class MapRequest(base.Request):
     """The keys to show, and the query and the version to show beside them."""
 
     query: AnyQuery | None = None
@@ -414,5 +387,5 @@ class MapRequest(Request):
     method: Literal["pca", "tsne", "umap"] = "pca"
     """pca takes no time; tsne keeps neighbourhoods better and takes seconds; umap is an earlier
     name of tsne."""
-    fields: list[Path] = Field([], max_length=16)
+    fields: list[base.Path] = Field([], max_length=16)
     """Fields of the payload to return."""

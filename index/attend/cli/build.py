@@ -15,25 +15,7 @@ from pydantic import BeforeValidator, Field
 from attend import encoder as encoders
 from attend import exchange
 from attend.api.documents import CollectionSettings
-from attend.cli.common import (
-    FILE,
-    VERSION,
-    Bar,
-    Column,
-    CommandOptions,
-    FormatOptions,
-    InputFile,
-    JsonType,
-    Problems,
-    Target,
-    collection_command,
-    counted,
-    end,
-    flags_of,
-    interrupted,
-    model_options,
-    plain,
-)
+from attend.cli import common
 from attend.collection.collection import Collection
 from attend.core.errors import AttendError
 from attend.core.progress import Counter
@@ -50,7 +32,7 @@ INFERRED = "auto"
 """The value type that stands for none: types are inferred again."""
 
 
-class ChangeableOptions(CommandOptions):
+class ChangeableOptions(common.CommandOptions):
     """Options for the settings that may change while a collection holds documents."""
 
     recall: Annotated[float | None, click.FloatRange(0, 1, min_open=True)] = None
@@ -104,14 +86,14 @@ def warn_of_floor(exact_below: int | None) -> None:
         )
 
 
-class BuildOptions(FormatOptions):
+class BuildOptions(common.FormatOptions):
     """The options of a build, but for settings of a collection."""
 
-    id: Column = None
+    id: common.Column = None
     """The field that holds the id; '' numbers the rows."""
     text: Annotated[list[str], "F"] = Field([])
     """A key field; repeatable."""
-    vector: Column = None
+    vector: common.Column = None
     """The field that holds an embedding."""
     value: Annotated[list[str], "F"] = Field([])
     """A field to return; several make an object, and '' stands for none."""
@@ -129,21 +111,21 @@ class BuildOptions(FormatOptions):
     """Change stored values, their types or ids where the sources or their fields are others."""
 
 
-@collection_command("build")
+@common.collection_command("build")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@model_options(BuildOptions, "id", "text", "vector", "value")
-@model_options(CollectionSettings, "encoder")
+@common.model_options(BuildOptions, "id", "text", "vector", "value")
+@common.model_options(CollectionSettings, "encoder")
 @click.option(
     "--passages/--no-passages",
     default=None,
     help="Split texts longer than the encoder's window (default), or cut them off.",
 )
-@model_options(BuildOptions, "overlap", "normalize")
-@model_options(CollectionSettings, "scorer")
-@model_options(ChangeableOptions)
-@model_options(BuildOptions, "delimiter", "encoding", "no_header")
-@model_options(BuildOptions, "sync", "shard", "strict", "remap")
-def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> None:
+@common.model_options(BuildOptions, "overlap", "normalize")
+@common.model_options(CollectionSettings, "scorer")
+@common.model_options(ChangeableOptions)
+@common.model_options(BuildOptions, "delimiter", "encoding", "no_header")
+@common.model_options(BuildOptions, "sync", "shard", "strict", "remap")
+def build_command(target: common.Target, sources: tuple[str, ...], **options: Any) -> None:
     """Read documents from SOURCEs and index what is new or changed.
 
     A SOURCE is a .jsonl, .csv, .tsv, .parquet or .json file, a folder of Markdown, text, PDF, Word,
@@ -175,7 +157,7 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     encoder = collection.settings.encoder
     if exists and not settings.get("encoder") and encoder not in (None, encoders.DEFAULT):
         click.echo(f"as before: encoder: {encoder}", err=True)
-    problems = Problems()
+    problems = common.Problems()
     changes = changeable.changes()
     publish = bool(changes) and collection.configure(**changes)
     warn_of_floor(changeable.exact_below)
@@ -186,18 +168,18 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     if selection.sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
     target.show(asdict(built) | {"collection": target.name}, _sentence(built, target.name))
-    end(built.refused)
+    common.end(built.refused)
 
 
 def _build(
     collection: Collection,
     mapped: list[Mapped],
-    problems: Problems,
+    problems: common.Problems,
     selection: BuildOptions,
     publish: bool,
 ) -> Built:
     """Build with bars; if it is interrupted, print the number of stored documents."""
-    with closing(Counter(collection.name, " documents")) as rows, Bar() as stages:
+    with closing(Counter(collection.name, " documents")) as rows, common.Bar() as stages:
 
         def on_problem(problem: RowProblem) -> None:
             if not problem.skips:  # files are listed at the end
@@ -224,7 +206,7 @@ def _build(
             rows.close()
             stages.close()
             stored, _ = collection.store.counts()
-            interrupted(f"{stored} documents are stored. Run the same command to go on.")
+            common.interrupted(f"{stored} documents are stored. Run the same command to go on.")
 
 
 def _skipped_files(built: Built) -> str:
@@ -246,9 +228,9 @@ def _sentence(built: Built, collection: str) -> str:
     )
 
 
-@collection_command("configure")
-@model_options(ChangeableOptions)
-def configure_command(target: Target, **options: Any) -> None:
+@common.collection_command("configure")
+@common.model_options(ChangeableOptions)
+def configure_command(target: common.Target, **options: Any) -> None:
     """Change settings of a collection, without its source.
 
     Servers that run have the new settings at their next request. With --recall or --exact-below
@@ -271,12 +253,15 @@ def configure_command(target: Target, **options: Any) -> None:
     warn_of_floor(selection.exact_below)
     if changes.keys() & {"recall", "exact_below"}:
         try:
-            with Bar() as bar:
+            with common.Bar() as bar:
                 collection.publish(bar)
         except KeyboardInterrupt:
-            interrupted("the settings are stored. Run the same command to write the index.")
+            common.interrupted("the settings are stored. Run the same command to write the index.")
     after = collection.settings.stored()
-    lines = [f"{name}: {plain(after[name])} (was {plain(before[name])})" for name in changes]
+    lines = [
+        f"{name}: {common.plain(after[name])} (was {common.plain(before[name])})"
+        for name in changes
+    ]
     result = {"collection": target.name, "changed": is_changed, "settings": after}
     target.show(result, "\n".join(lines))
 
@@ -287,10 +272,10 @@ FORMS = ("sentence_transformers", "safetensors", "snapshot", "jsonl")
 """The formats of an export; a command writes exactly one."""
 
 
-class ExportOptions(CommandOptions):
+class ExportOptions(common.CommandOptions):
     """The files of an export, of which a command names one, and what goes into it."""
 
-    projection: Annotated[int | None, VERSION] = None
+    projection: Annotated[int | None, common.VERSION] = None
     """Version to export.  [default: the active one]"""
     sentence_transformers: Annotated[Path | None, click.Path(path_type=Path)] = None
     """Folder for a model of that library: the encoder, then W_Q and W_K."""
@@ -302,18 +287,18 @@ class ExportOptions(CommandOptions):
         None
     )
     """File for the documents as JSON lines, which `attend build` reads; - for stdout."""
-    filter: Annotated[dict[str, Any] | None, JsonType(dict)] = None
+    filter: Annotated[dict[str, Any] | None, common.JsonType(dict)] = None
     """With --jsonl: only the documents that pass, such as {"year": {"lt": 1900}}."""
     force: bool = False
     """Replace an existing file or folder."""
 
 
-@collection_command("export")
-@model_options(ExportOptions)
+@common.collection_command("export")
+@common.model_options(ExportOptions)
 @click.option(
     "--without-index", is_flag=True, expose_value=False, hidden=True, help="As is always done now."
 )
-def export_command(target: Target, **options: Any) -> None:
+def export_command(target: common.Target, **options: Any) -> None:
     """Write a version's matrices for other libraries, the documents, or a backup of everything.
 
     A backup and the documents are of one moment, and a server may write meanwhile. --jsonl writes
@@ -332,7 +317,7 @@ def export_command(target: Target, **options: Any) -> None:
     export = ExportOptions.take(options)
     forms = {form: path for form in FORMS if (path := getattr(export, form)) is not None}
     if len(forms) != 1:
-        raise click.UsageError(f"Give one of {flags_of(FORMS)}: the form to write.")
+        raise click.UsageError(f"Give one of {common.flags_of(FORMS)}: the form to write.")
     ((form, path),) = forms.items()
     if export.filter is not None and form != "jsonl":
         raise click.UsageError("--filter selects documents: give it with --jsonl.")
@@ -340,7 +325,7 @@ def export_command(target: Target, **options: Any) -> None:
         raise click.UsageError(f"--projection selects a version, and --{form} has none or all.")
     if form == "snapshot":
         library, names = target.library(), target.named()
-        with Bar() as bar:
+        with common.Bar() as bar:
             contents = exchange.save_backup(
                 library, path, names, force=export.force, on_progress=bar
             )
@@ -352,23 +337,23 @@ def export_command(target: Target, **options: Any) -> None:
         _write_version(target, form, path, export)
 
 
-def _write_documents(target: Target, path: Path, export: ExportOptions) -> None:
+def _write_documents(target: common.Target, path: Path, export: ExportOptions) -> None:
     collection = target.collection()
     if str(path) == "-":
         if target.as_json:
             raise click.UsageError("--json and --jsonl - would both write to stdout; name a file.")
         exchange.write_documents(collection, sys.stdout.buffer, export.filter)
         return
-    with Bar() as bar:
+    with common.Bar() as bar:
         count = exchange.export_documents(
             collection, path, export.filter, force=export.force, on_progress=bar
         )
-    documents = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}"
+    documents = f"{common.counted(count, 'document')} {'is' if count == 1 else 'are'}"
     result = {"jsonl": str(path), "collection": collection.name, "documents": count}
     target.show(result, f"{documents} in {path} ({path.stat().st_size:,} bytes).")
 
 
-def _write_version(target: Target, form: str, path: Path, export: ExportOptions) -> None:
+def _write_version(target: common.Target, form: str, path: Path, export: ExportOptions) -> None:
     """Write a version as one of two forms, and print what of it cannot be exported."""
     collection, version, force = target.collection(), export.projection, export.force
     if form == "safetensors":
@@ -400,20 +385,20 @@ def _counted(contents: exchange.BackupContents) -> str:
     return f"{len(contents.collections)} collections, {listed or 'none'},"
 
 
-class ImportOptions(CommandOptions):
+class ImportOptions(common.CommandOptions):
     """What to import, beside the file of a version."""
 
-    snapshot: InputFile = None
+    snapshot: common.InputFile = None
     """A backup to restore: all its collections, or the one that --collection names."""
     activate: bool = False
     """Answer with it from now on."""
 
 
-@collection_command("import")
-@click.argument("source", required=False, type=FILE)
-@model_options(ImportOptions)
+@common.collection_command("import")
+@click.argument("source", required=False, type=common.FILE)
+@common.model_options(ImportOptions)
 def import_command(
-    target: Target, source: Path | None, snapshot: Path | None, activate: bool
+    target: common.Target, source: Path | None, snapshot: Path | None, activate: bool
 ) -> None:
     """Store W_Q and W_K from SOURCE as a version, or restore a backup.
 
@@ -445,9 +430,9 @@ def import_command(
     target.show({"projection": version, "dimensions": width, "active": activate}, text)
 
 
-def _restore(target: Target, source: Path) -> None:
+def _restore(target: common.Target, source: Path) -> None:
     names, library = target.named(), target.library()
-    with open(source, "rb") as file, Bar() as bar:
+    with open(source, "rb") as file, common.Bar() as bar:
         contents = exchange.restore_backup(file, library, names, on_progress=bar)
         for name in names or contents.collections:
             try:

@@ -12,22 +12,7 @@ import click
 import numpy as np
 
 from attend.api.learning import FOR_OBJECTIVES, TrainRequest
-from attend.cli.common import (
-    Bar,
-    Column,
-    CommandOptions,
-    FormatOptions,
-    InputFile,
-    Problems,
-    Target,
-    checked,
-    collection_command,
-    end,
-    interrupted,
-    model_options,
-    present,
-    table,
-)
+from attend.cli import common
 from attend.collection.collection import Collection
 from attend.core.errors import SourceError
 from attend.core.types import Example, Json
@@ -53,12 +38,12 @@ OPTIONS_OF = {
 """Files of labels, and the options that are about these alone."""
 
 
-class LabelFiles(CommandOptions):
+class LabelFiles(common.CommandOptions):
     """The files of labels that a command's options name, and how to read them."""
 
-    queries: InputFile = None
+    queries: common.InputFile = None
     """JSON lines with _id and text; with --qrels."""
-    qrels: InputFile = None
+    qrels: common.InputFile = None
     """query id, document id, grade (any number)."""
     examples: Annotated[str | None, "TABLE"] = None
     """A table with a row for each query and document; a label of 0 or less is not relevant, without
@@ -66,15 +51,15 @@ class LabelFiles(CommandOptions):
     clicks: Annotated[str | None, "LOG"] = None
     """A table of documents shown: query, document, position, clicked (0 or 1). People look at the
     first results most, so that a click counts the more the further down it was."""
-    query_column: Column = None
+    query_column: common.Column = None
     """In a table or log; else guessed by name."""
-    document_column: Column = None
+    document_column: common.Column = None
     """The document's id."""
-    label_column: Column = None
+    label_column: common.Column = None
     """A number."""
-    position_column: Column = None
+    position_column: common.Column = None
     """The rank, from 1."""
-    clicked_column: Column = None
+    clicked_column: common.Column = None
     """0 or 1."""
     eta: Annotated[float, click.FloatRange(0, 10)] = labels.ETA
     """With --clicks: rank r is seen with probability (1/r)^eta; 0: no position bias."""
@@ -128,18 +113,18 @@ class LabelFiles(CommandOptions):
             yield from labels.read_clicks(source, shown, vectors=vectors, **weighing)
 
 
-class InteractionFile(FormatOptions):
+class InteractionFile(common.FormatOptions):
     """A file of interactions, the columns that the caller names, and the format of text files."""
 
     interactions: Annotated[str | None, "FILE"] = None
     """A table with a row for each user and item: CSV, TSV, JSONL, Parquet or SQLite."""
-    user: Column = None
+    user: common.Column = None
     """Its column; else guessed by name."""
-    item: Column = None
+    item: common.Column = None
     """The document's id; else guessed by name, or by the ids that it holds."""
-    value: Column = None
+    value: common.Column = None
     """A rating or label, if any."""
-    time: Column = None
+    time: common.Column = None
     """Seconds since 1970, or ISO dates; else guessed likewise."""
     liked_from: float | None = None
     """Values from here up are likes; chosen from the data if absent."""
@@ -178,10 +163,10 @@ class InteractionFile(FormatOptions):
         return _gathered(collection, labels.read_interactions(source, columns), strict)
 
 
-@collection_command("teach")
-@model_options(LabelFiles)
-@model_options(InteractionFile)
-def teach_command(target: Target, **options: Any) -> None:
+@common.collection_command("teach")
+@common.model_options(LabelFiles)
+@common.model_options(InteractionFile)
+def teach_command(target: common.Target, **options: Any) -> None:
     """Add feedback: labels of documents for queries, or interactions of users with items.
 
     `train` learns from it. A version whose training found it useful also takes the queries of
@@ -209,9 +194,9 @@ def teach_command(target: Target, **options: Any) -> None:
         counts, text = add_files(collection, files, interactions)
     except KeyboardInterrupt:
         stored = collection.store.example_count()
-        interrupted(f"{stored} examples are stored; none comes by halves.")
+        common.interrupted(f"{stored} examples are stored; none comes by halves.")
     target.show(counts | {"collection": target.name}, f"{target.name}: {text}")
-    end(counts["skipped"])
+    common.end(counts["skipped"])
 
 
 def add_files(
@@ -234,7 +219,7 @@ def add_files(
         examples = files.read(collection.settings.encoder is None, interactions.format())
         rows = _gathered(collection, examples, files.strict)
         before = store.example_count()
-        with Bar() as bar:
+        with common.Bar() as bar:
             labelled = add_feedback(collection, rows.entries, progress=bar, delete_stored=delete)
         counts = labelled.json()
     counts |= {"skipped": rows.skipped, "repeated": rows.repeated}
@@ -256,7 +241,7 @@ def _gathered(
     collection: Collection, items: Iterable[RowItem[FeedbackEntry] | RowProblem], strict: bool
 ) -> Gathered[FeedbackEntry]:
     """Print the rows that cannot be used, and return the others."""
-    problems = Problems()
+    problems = common.Problems()
     rows = gather(items, partial(unfit, collection), strict=strict, on_problem=problems)
     problems.summary()
     if not rows.entries:
@@ -275,18 +260,18 @@ def _shown(source: Source, columns: Columns) -> Columns:
 HEADER = ("before", "after", "gain", "95 % interval", "p", "queries")
 
 
-@collection_command("train")
-@model_options(LabelFiles)
-@model_options(InteractionFile)
+@common.collection_command("train")
+@common.model_options(LabelFiles)
+@common.model_options(InteractionFile)
 @click.option("--answers", is_flag=True, help="Learn from the stored values; see --objective.")
-@model_options(
+@common.model_options(
     TrainRequest, "share_seen", "seed", "dimensions", "heads", "parts", "error_rate", "tolerance"
 )
-@model_options(TrainRequest, "objective")
+@common.model_options(TrainRequest, "objective")
 @click.option(
     "--no-promote", is_flag=True, help="Store the trained version, but do not activate it."
 )
-def train_command(target: Target, answers: bool, no_promote: bool, **options: Any) -> None:
+def train_command(target: common.Target, answers: bool, no_promote: bool, **options: Any) -> None:
     """Learn W_Q and W_K from examples, and activate them if significantly better.
 
     Learns from the files given, which are stored (see `teach`), and from all examples stored
@@ -313,7 +298,7 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
         value, options["value"] = options["value"], None
     interactions, files = InteractionFile.take(options), LabelFiles.take(options)
     options["value"] = value
-    request = _request(answers, no_promote, present(options), bool(interactions))
+    request = _request(answers, no_promote, common.present(options), bool(interactions))
     interactions.check_format(files)
     if files and interactions:
         raise click.UsageError("Examples and interactions teach different things; train for each.")
@@ -342,13 +327,13 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
         now = store.state()
         changed = [now.active(role) for role in ROLES if now.active(role) != before.active(role)]
         promoted = f"version {changed[0]} was promoted" if changed else "nothing was promoted"
-        interrupted(
+        common.interrupted(
             f"{promoted}, and nothing was lost. {store.example_count()} examples and "
             f"{store.interaction_counts()[0]} interactions are stored; the same command begins "
             f"again."
         )
     target.show({**report, **result}, text)
-    end(result["taught"]["skipped"] if "taught" in result else 0)
+    common.end(result["taught"]["skipped"] if "taught" in result else 0)
 
 
 def _request(
@@ -363,14 +348,14 @@ def _request(
         )
     if no_promote:
         fields["promote"] = False
-    checked(TrainRequest, fields)
+    common.checked(TrainRequest, fields)
     return fields
 
 
 def _train(collection: Collection, request: Mapping[str, Any]) -> Mapping[str, Any]:
     from attend.learning import train  # here: torch takes seconds to import
 
-    with Bar() as bar:
+    with common.Bar() as bar:
         return train(collection, progress=bar, cancelled=None, **request)
 
 
@@ -389,7 +374,7 @@ def as_text(report: Mapping[str, Any]) -> str:
             rows.append(_row(name, {"before": before, "after": after}))
     lines = [_verdict(report), ""]
     if rows:  # a training that could not begin measured nothing
-        lines += [table([(", ".join(corner), *HEADER), *rows], right=True), ""]
+        lines += [common.table([(", ".join(corner), *HEADER), *rows], right=True), ""]
         before = f"version {report['previous']}" if report["previous"] else "the untrained version"
         lines.append(f"test {report['tests']} against {before}, level {report['level']:.4f}")
     if report.get("chosen"):

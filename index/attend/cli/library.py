@@ -11,34 +11,16 @@ import click
 from pydantic import Field
 
 from attend.api.documents import DeletionRequest
-from attend.cli.common import (
-    FILE,
-    VERSION,
-    Bar,
-    CommandOptions,
-    JsonType,
-    Target,
-    checked,
-    collection_command,
-    confirm,
-    counted,
-    interrupted,
-    main,
-    model_options,
-    on_collection,
-    on_library,
-    plain,
-    table,
-)
+from attend.cli import common
 from attend.collection.verify import Verified, together, unopened, verify
 from attend.core.errors import Damaged
 from attend.projection import Projection
 from attend.store import ROLES, Role, StoredProjection
 
 
-@collection_command("info")
+@common.collection_command("info")
 @click.option("--all", "all_fields", is_flag=True, help="Also what is not set, and capabilities.")
-def info_command(target: Target, all_fields: bool) -> None:
+def info_command(target: common.Target, all_fields: bool) -> None:
     """Print the contents and settings of a collection.
 
     \b
@@ -55,16 +37,18 @@ def info_command(target: Target, all_fields: bool) -> None:
         if isinstance(values, dict) and (all_fields or name != "capabilities")
         for field, value in values.items()
     ]
-    rows = [(name, plain(value)) for name, value in [*single, *nested]]
-    target.show(info, table(row for row in rows if all_fields or row[1] != "-"))
+    rows = [(name, common.plain(value)) for name, value in [*single, *nested]]
+    target.show(info, common.table(row for row in rows if all_fields or row[1] != "-"))
 
 
-@main.command("alias")
+@common.main.command("alias")
 @click.argument("alias", required=False)
 @click.argument("collection", required=False)
-@on_library
+@common.on_library
 @click.option("--delete", is_flag=True, help="Delete ALIAS; its collection stays.")
-def alias_command(target: Target, alias: str | None, collection: str | None, delete: bool) -> None:
+def alias_command(
+    target: common.Target, alias: str | None, collection: str | None, delete: bool
+) -> None:
     """Point ALIAS at COLLECTION, in every process at once; without either, list all aliases.
 
     \b
@@ -82,13 +66,13 @@ def alias_command(target: Target, alias: str | None, collection: str | None, del
     elif alias is not None:
         library.drop_alias(alias)
     aliases = library.aliases()
-    listing = table([("alias", "collection"), *aliases.items()])
+    listing = common.table([("alias", "collection"), *aliases.items()])
     target.show({"aliases": aliases}, listing if aliases else "There are no aliases.")
 
 
-@collection_command("verify")
+@common.collection_command("verify")
 @click.option("--repair", "--mend", "repair", is_flag=True, help="Rebuild derived data.")
-def verify_command(target: Target, repair: bool) -> None:
+def verify_command(target: common.Target, repair: bool) -> None:
     """Check that databases are sound and that the indexes match them.
 
     Checks all collections, or the one that --collection names. Reads all of it, while others may
@@ -138,10 +122,10 @@ def _findings(report: Verified, repair: bool) -> Iterator[str]:
         yield "Run it with --repair to rebuild what can be rebuilt."
 
 
-@main.group("projections", invoke_without_command=True)
-@on_collection
+@common.main.group("projections", invoke_without_command=True)
+@common.on_collection
 @click.pass_context
-def projections_group(context: click.Context, target: Target) -> None:
+def projections_group(context: click.Context, target: common.Target) -> None:
     """List the versions of W_Q and W_K; `activate N` makes one answer, `rollback` undoes it.
 
     The active one is marked. Each is listed with the version that answered before it, and with
@@ -158,7 +142,7 @@ def projections_group(context: click.Context, target: Target) -> None:
         versions = target.collection().projections()
         result = {"projections": [version.json() for version in versions]}
         header = ("", "version", "role", "kind", "created", "fingerprint", "after", "measure")
-        target.show(result, table([header, *map(_cells, versions)]))
+        target.show(result, common.table([header, *map(_cells, versions)]))
 
 
 def _cells(version: StoredProjection) -> tuple[object, ...]:
@@ -167,15 +151,15 @@ def _cells(version: StoredProjection) -> tuple[object, ...]:
     measure = next((name for name in before if name in after), None)
     return (
         *("*" if version.active else "", version.version, version.role, version.kind),
-        *(version.created, version.fingerprint[:12], plain(version.parent)),
+        *(version.created, version.fingerprint[:12], common.plain(version.parent)),
         f"{measure} {before[measure]:.3f} -> {after[measure]:.3f}" if measure else "",
     )
 
 
 @projections_group.command("activate")
-@click.argument("version", type=VERSION)
+@click.argument("version", type=common.VERSION)
 @click.pass_obj
-def activate_command(target: Target, version: int) -> None:
+def activate_command(target: common.Target, version: int) -> None:
     """Answer with projection VERSION from the next search on, in every process.
 
     \b
@@ -189,7 +173,7 @@ def activate_command(target: Target, version: int) -> None:
 @projections_group.command("rollback")
 @click.option("--role", type=click.Choice(ROLES), default="search", show_default=True)
 @click.pass_obj
-def rollback_command(target: Target, role: Role) -> None:
+def rollback_command(target: common.Target, role: Role) -> None:
     """Answer again with the version that was active before the active one.
 
     \b
@@ -205,7 +189,7 @@ def rollback_command(target: Target, role: Role) -> None:
 @click.argument("kind", type=click.Choice(["pca", "lsi", "lsi-scaled"]))
 @click.option("--dimensions", required=True, type=click.IntRange(1), help="d_k, below d.")
 @click.pass_obj
-def fit_command(target: Target, kind: Any, dimensions: int) -> None:
+def fit_command(target: common.Target, kind: Any, dimensions: int) -> None:
     """Store an untrained projection of the embeddings onto fewer dimensions.
 
     \b
@@ -217,9 +201,9 @@ def fit_command(target: Target, kind: Any, dimensions: int) -> None:
 
 
 @projections_group.command("add")
-@click.argument("file", type=FILE)
+@click.argument("file", type=common.FILE)
 @click.pass_obj
-def add_command(target: Target, file: Path) -> None:
+def add_command(target: common.Target, file: Path) -> None:
     """Store a projection from FILE, as `Projection.to_bytes` writes it (safetensors).
 
     \b
@@ -230,7 +214,7 @@ def add_command(target: Target, file: Path) -> None:
     _show_added(target, target.collection().add_projection(projection))
 
 
-def _show_added(target: Target, version: int) -> None:
+def _show_added(target: common.Target, version: int) -> None:
     text = f"Projection {version} is stored; 'activate {version}' makes it answer."
     target.show({"projection": version, "active": False}, text)
 
@@ -238,20 +222,20 @@ def _show_added(target: Target, version: int) -> None:
 yes_option = click.option("--yes", is_flag=True, help="Delete without a question, as in scripts.")
 
 
-class DeletionOptions(CommandOptions):
+class DeletionOptions(common.CommandOptions):
     """The documents to delete."""
 
     ids: Annotated[list[str], "ID"] = Field([])
     """A document to delete; repeatable."""
-    filter: Annotated[dict[str, Any] | None, JsonType(dict)] = None
+    filter: Annotated[dict[str, Any] | None, common.JsonType(dict)] = None
     """Delete the documents that pass, such as {"year": {"lt": 1900}}; or a file of it."""
 
 
-@main.command("drop")
+@common.main.command("drop")
 @click.argument("collection")
-@on_library
+@common.on_library
 @yes_option
-def drop_command(target: Target, collection: str, yes: bool) -> None:
+def drop_command(target: common.Target, collection: str, yes: bool) -> None:
     """Delete COLLECTION with its documents, feedback and versions.
 
     Servers that run answer 404 for it from the next request on. An alias of it must be deleted or
@@ -266,17 +250,17 @@ def drop_command(target: Target, collection: str, yes: bool) -> None:
     opened = library.collection(collection)
     library.check_droppable(collection)
     documents, _ = opened.store.counts()
-    size = counted(documents, "document")
-    confirm(f"Delete the collection {collection!r} with {size}?", yes)
+    size = common.counted(documents, "document")
+    common.confirm(f"Delete the collection {collection!r} with {size}?", yes)
     library.drop(collection)
     text = f"The collection {collection!r} with {size} was deleted."
     target.show({"collection": collection, "documents": documents, "dropped": True}, text)
 
 
-@collection_command("delete")
-@model_options(DeletionOptions)
+@common.collection_command("delete")
+@common.model_options(DeletionOptions)
 @yes_option
-def delete_command(target: Target, yes: bool, **options: Any) -> None:
+def delete_command(target: common.Target, yes: bool, **options: Any) -> None:
     """Delete documents by their ids or by a filter, all or none.
 
     Feedback about them is deleted, too. Unknown ids are passed over. `attend drop` deletes a whole
@@ -291,7 +275,7 @@ def delete_command(target: Target, yes: bool, **options: Any) -> None:
     ids, filter = selection.ids, selection.filter
     if bool(ids) == (filter is not None):
         raise click.UsageError("Give either --id or --filter: the documents to delete.")
-    checked(DeletionRequest, selection.model_dump(exclude_unset=True))
+    common.checked(DeletionRequest, selection.model_dump(exclude_unset=True))
     collection = target.collection()
     if filter is None:
         documents = len(collection.store.rows_of(ids))
@@ -301,20 +285,22 @@ def delete_command(target: Target, yes: bool, **options: Any) -> None:
         for hint in page.hints or ():
             click.echo(hint, err=True)
     if documents:
-        named = counted(documents, "document")
-        confirm(f"Delete {named} of the collection {collection.name!r}?", yes)
+        named = common.counted(documents, "document")
+        common.confirm(f"Delete {named} of the collection {collection.name!r}?", yes)
     deleted = collection.delete(ids) if filter is None else collection.delete_matching(filter)
     left, _ = collection.store.counts()
     result = {"collection": collection.name, "deleted": deleted, "documents": left}
-    text = f"{collection.name}: {counted(deleted, 'document')} deleted, {left} left."
+    text = f"{collection.name}: {common.counted(deleted, 'document')} deleted, {left} left."
     target.show(result, text)
 
 
-@collection_command("reindex")
+@common.collection_command("reindex")
 @click.option("--encoder", metavar="NAME", help="Model name or folder of the new encoder.")
 @click.option("--rollback", is_flag=True, help="Answer with the encoder before again.")
 @click.option("--force", is_flag=True, help="Switch whatever the comparison says.")
-def reindex_command(target: Target, encoder: str | None, rollback: bool, force: bool) -> None:
+def reindex_command(
+    target: common.Target, encoder: str | None, rollback: bool, force: bool
+) -> None:
     """Change the encoder of a collection while it goes on answering.
 
     Encodes all texts beside the index in use, with all values, payloads, examples and interactions,
@@ -339,14 +325,16 @@ def reindex_command(target: Target, encoder: str | None, rollback: bool, force: 
 
     library = target.library()
     try:
-        with Bar() as bar:
+        with common.Bar() as bar:
             if encoder is None:
                 result = reindex.rollback(library, target.name, on_stage=bar)
             else:
                 result = reindex.reindex(library, target.name, encoder, force=force, on_stage=bar)
     except KeyboardInterrupt:
         now = library.collection(target.name).settings.encoder
-        interrupted(f"the collection answers with {now}. To go on, run the same command again.")
+        common.interrupted(
+            f"the collection answers with {now}. To go on, run the same command again."
+        )
     target.show(asdict(result), _as_text(asdict(result)))
     if not result.switched:
         raise SystemExit(1)
@@ -360,7 +348,7 @@ def _as_text(result: Mapping[str, Any]) -> str:
     verb = "answers with" if result["switched"] else "still answers with"
     lines = [f"{result['collection']} {verb} {result['encoder']}. {result['reason']}"]
     if rows:
-        lines += ["", table([("", "before", "after", "p"), *rows], right=True), ""]
+        lines += ["", common.table([("", "before", "after", "p"), *rows], right=True), ""]
     way = (
         "'attend reindex --rollback' goes back" if result["switched"] else "--force switches to it"
     )

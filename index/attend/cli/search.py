@@ -16,21 +16,7 @@ from attend.api.answers import Answer, Hit, Predicted, Recommendation, Recommend
 from attend.api.learning import ComparisonAnswer, QueryDifference
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchOptions
-from attend.cli.common import (
-    FOLDER,
-    VERSION,
-    CommandOptions,
-    InputFile,
-    JsonType,
-    Target,
-    checked,
-    collection_command,
-    model_options,
-    present,
-    quoted,
-    rounded,
-    table,
-)
+from attend.cli import common
 from attend.cli.learning import InteractionFile
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest
@@ -59,16 +45,16 @@ LEAST_SHARE = 0.05
 _INDENT = " " * 14
 
 
-class OtherQueries(CommandOptions):
+class OtherQueries(common.CommandOptions):
     """What a search may have beside or instead of QUERY."""
 
     likes: Annotated[list[str], "ID"] = Field([])
     """More like this document; repeatable."""
-    vector: Annotated[Any, JsonType(list), "V"] = None
+    vector: Annotated[Any, common.JsonType(list), "V"] = None
     """Query vector: a JSON list of numbers, or a file that holds one."""
 
 
-class UserOptions(CommandOptions):
+class UserOptions(common.CommandOptions):
     """What the command line tells of a user, in place of the lists of a request."""
 
     likes: Annotated[list[str], "ID"] = Field([])
@@ -81,7 +67,7 @@ class UserOptions(CommandOptions):
     """Predict the user's value of it from the values of the history; repeatable."""
     with_seen: bool = False
     """Also list documents of the user's history."""
-    request: Annotated[dict[str, Any] | None, JsonType(dict)] = None
+    request: Annotated[dict[str, Any] | None, common.JsonType(dict)] = None
     """The whole request as HTTP takes it (weights, values, times, vectors), or a file of it."""
 
     def fields(self, ids: Sequence[str]) -> dict[str, Any]:
@@ -98,15 +84,21 @@ class UserOptions(CommandOptions):
         return fields
 
 
-@collection_command("search")
+@common.collection_command("search")
 @click.argument("query", required=False)
-@model_options(SearchOptions, "k", "mode", "value", "attend", "filter", "temperature", "scorer")
-@model_options(SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection")
-@model_options(SearchOptions, "memory", "rerank")
-@model_options(OtherQueries)
-@model_options(SearchOptions, "include", "fields", "offset", "min_score", "group_by", "facets")
-@model_options(SearchOptions, "highlight", "cursor")
-def search_command(target: Target, query: str | None, **options: Any) -> None:
+@common.model_options(
+    SearchOptions, "k", "mode", "value", "attend", "filter", "temperature", "scorer"
+)
+@common.model_options(
+    SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection"
+)
+@common.model_options(SearchOptions, "memory", "rerank")
+@common.model_options(OtherQueries)
+@common.model_options(
+    SearchOptions, "include", "fields", "offset", "min_score", "group_by", "facets"
+)
+@common.model_options(SearchOptions, "highlight", "cursor")
+def search_command(target: common.Target, query: str | None, **options: Any) -> None:
     """Search documents.
 
     QUERY is text, or a JSON list of numbers for a collection of vectors. --vector takes its
@@ -124,7 +116,7 @@ def search_command(target: Target, query: str | None, **options: Any) -> None:
     vector = others.vector
     if vector is not None and as_vector(vector) is None:
         raise click.UsageError(
-            f"--vector is {quoted(str(vector))}, but a list of finite numbers is expected."
+            f"--vector is {common.quoted(str(vector))}, but a list of finite numbers is expected."
         )
     if query is None and vector is None and not others.likes:
         raise click.UsageError("Give a QUERY, a --vector, or --like with the id of a document.")
@@ -141,7 +133,7 @@ def search_command(target: Target, query: str | None, **options: Any) -> None:
         blend = request
     if isinstance(request, str):
         collection.encoder()  # loaded now: took_ms is the time of the search
-    answer = collection.search(blend, explain=True, **present(options))
+    answer = collection.search(blend, explain=True, **common.present(options))
     target.show(answer.json(), _text(answer, str(options["mode"])))
 
 
@@ -159,8 +151,8 @@ def _parsed_query(query: str, collection: Collection) -> str | list[float]:
         width = collection.settings.dimension
         raise InvalidRequest(
             f"The collection {collection.name!r} was made for vectors of {width} dimensions, but "
-            f"QUERY is {quoted(query)}; give a JSON list of {width} numbers, or --vector with "
-            f"such a list or a file that holds one.",
+            f"QUERY is {common.quoted(query)}; give a JSON list of {width} numbers, or --vector "
+            f"with such a list or a file that holds one.",
             field="query",
         )
     return vector
@@ -177,7 +169,7 @@ def _text(answer: Answer, mode: str) -> str:
     lines += [hint for hint in answer.hints or () if hint != FEW]
     if mode == "soft":
         parts = {name: part for name, part in answer.answer.items() if part is not None}
-        lines.append(f"answer: {json.dumps(rounded(parts), ensure_ascii=False)}")
+        lines.append(f"answer: {json.dumps(common.rounded(parts), ensure_ascii=False)}")
     reminders = [share for share in answer.memory or () if share.share >= LEAST_SHARE]
     for share in reminders[:REMINDERS]:
         query = "a vector" if share.query is None else json.dumps(share.query, ensure_ascii=False)
@@ -226,16 +218,18 @@ def _passage(hit: Hit) -> str:
     return passage
 
 
-@collection_command("recommend")
+@common.collection_command("recommend")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@model_options(RecommendRequest, "user")
-@model_options(UserOptions, "likes", "unlikes", "facts", "targets")
-@model_options(RecommendRequest, "k", "filter")
-@model_options(UserOptions, "with_seen")
-@model_options(RecommendRequest, "on_missing", "half_life", "diversity", "reserve", "explain")
-@model_options(RecommendRequest, "projection", "include", "fields")
-@model_options(UserOptions, "request")
-def recommend_command(target: Target, ids: tuple[str, ...], **options: Any) -> None:
+@common.model_options(RecommendRequest, "user")
+@common.model_options(UserOptions, "likes", "unlikes", "facts", "targets")
+@common.model_options(RecommendRequest, "k", "filter")
+@common.model_options(UserOptions, "with_seen")
+@common.model_options(
+    RecommendRequest, "on_missing", "half_life", "diversity", "reserve", "explain"
+)
+@common.model_options(RecommendRequest, "projection", "include", "fields")
+@common.model_options(UserOptions, "request")
+def recommend_command(target: common.Target, ids: tuple[str, ...], **options: Any) -> None:
     """Recommend what may come next after the documents IDs.
 
     \b
@@ -246,7 +240,7 @@ def recommend_command(target: Target, ids: tuple[str, ...], **options: Any) -> N
     """
     fields = UserOptions.take(options).fields(ids)
     collection = target.collection()
-    answer = collection.recommend(**fields | present(options))
+    answer = collection.recommend(**fields | common.present(options))
     if isinstance(answer, Predicted):
         text = _predictions(answer, options["explain"])
     else:
@@ -323,22 +317,22 @@ _OPTIONS = ("attend", "scorer", "pool", "lexical", "memory", "rerank", "projecti
 
 def version(text: Any) -> VersionName:
     """Read a projection version, or `active`."""
-    return "active" if text == "active" else VERSION.convert(text, None, None)
+    return "active" if text == "active" else common.VERSION.convert(text, None, None)
 
 
-class EvaluationFiles(CommandOptions):
+class EvaluationFiles(common.CommandOptions):
     """The files of an evaluation, and the options of a comparison."""
 
-    queries: InputFile = None
+    queries: common.InputFile = None
     """JSON lines: _id, and text or vector."""
-    qrels: InputFile = None
+    qrels: common.InputFile = None
     """query id, document id, grade (any number)."""
     history: Annotated[str | None, "FILE"] = None
     """With --interactions: earlier interactions of the users.  [default: the stored ones]"""
-    cold: InputFile = None
+    cold: common.InputFile = None
     """With --interactions: ids of withheld documents, one in a line; only these are ranked, and
     they are removed from histories."""
-    plots: Annotated[Path | None, FOLDER, "FOLDER"] = None
+    plots: Annotated[Path | None, common.FOLDER, "FOLDER"] = None
     """With --compare: write reliability.png and gains.png there."""
     measure: Annotated[str, click.Choice(list(rankings.MEASURES))] = MEASURE
     """With --compare: the measure by which queries gain and lose."""
@@ -346,10 +340,10 @@ class EvaluationFiles(CommandOptions):
     """With --compare: the number of most changed queries to list."""
 
 
-@collection_command("evaluate")
-@model_options(EvaluationFiles, "queries", "qrels")
-@model_options(InteractionFile)
-@model_options(EvaluationFiles, "history", "cold")
+@common.collection_command("evaluate")
+@common.model_options(EvaluationFiles, "queries", "qrels")
+@common.model_options(InteractionFile)
+@common.model_options(EvaluationFiles, "history", "cold")
 @click.option(
     "--compare",
     "versions",
@@ -358,9 +352,9 @@ class EvaluationFiles(CommandOptions):
     metavar="A B",
     help="Two versions (numbers, or 'active'): the changes from A to B, and their queries.",
 )
-@model_options(EvaluationFiles, "plots", "measure", "examples")
-@model_options(SearchOptions, *_OPTIONS)
-def evaluate_command(target: Target, **options: Any) -> None:
+@common.model_options(EvaluationFiles, "plots", "measure", "examples")
+@common.model_options(SearchOptions, *_OPTIONS)
+def evaluate_command(target: common.Target, **options: Any) -> None:
     """Measure rankings against judgements, as trec_eval does; or recommendations.
 
     With --compare, two versions side by side: every measure with its interval, the difference
@@ -383,7 +377,7 @@ def evaluate_command(target: Target, **options: Any) -> None:
       attend evaluate --data library --interactions test.tsv --history train.tsv
     """
     test, files = InteractionFile.take(options), EvaluationFiles.take(options)
-    versions, options = options.pop("versions"), present(options)
+    versions, options = options.pop("versions"), common.present(options)
     _check_options(files, test, versions, options)
     if files.plots is not None:
         plots.check_installed()
@@ -418,7 +412,7 @@ def _check_options(
         raise click.UsageError("Give --queries with --qrels, or --interactions.")
     elif {"delimiter", "no_header"} & test.model_fields_set:
         raise click.UsageError("--delimiter and --no-header are about --interactions; give it.")
-    checked(SearchOptions, options)
+    common.checked(SearchOptions, options)
     if test and (versions or options.keys() - {"projection"}):
         raise click.UsageError("Beside --interactions, of the options only --projection applies.")
 
@@ -445,7 +439,7 @@ def _evaluate_rankings(
         _warn(unknown)
         result, lines = _shown(evaluation.intervals())
         result |= {"queries": evaluation.queries, "unknown_documents": unknown}
-        return result, f"{table(lines)}\nIn brackets: 95 % intervals."
+        return result, f"{common.table(lines)}\nIn brackets: 95 % intervals."
     options |= {"by": files.measure, "examples": files.examples}
     with _bar(2 * len(judged), "query", "ranking") as bar:
         comparison = compare(collection, judged, qrels, versions, on_progress=bar.update, **options)
@@ -525,7 +519,7 @@ def _evaluate_recommendations(
     ]
     result |= {"liked_from": liking.liked_from, "coverage": evaluation.coverage}
     result |= {"novelty": evaluation.novelty, **counts}
-    return result, f"{table(lines)}\nIn brackets: 95 % intervals over users."
+    return result, f"{common.table(lines)}\nIn brackets: 95 % intervals over users."
 
 
 def _liking(
@@ -578,7 +572,7 @@ def as_text(comparison: ComparisonAnswer) -> str:
         for name in before.reliability
     }
     sections = [
-        f"{table(rows)}\nIn brackets: 95 % intervals. p: paired randomisation, two-sided.",
+        f"{common.table(rows)}\nIn brackets: 95 % intervals. p: paired randomisation, two-sided.",
         f"Expected calibration error of the best document's weight: {errors['weight']}; of the "
         f"confidence: {errors['confidence']}.",
         f"{comparison.measure}: {comparison.gained} of {comparison.queries} queries gained, "

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
 
 from attend.api import documents as api
-from attend.core.errors import (
-    EncoderError,
-    InvalidRequest,
-    OutOfFiles,
-    UnknownAlias,
-    UnknownDocument,
-)
+from attend.api.answers import Facets
+from attend.api.base import NAME_PATTERN, Reply, Request
+from attend.core import errors
 from attend.core.settings import Settings
+from attend.core.types import Document
 from attend.store import StoredDocument
 from attend_service import security
 from attend_service.context import collection_of, context
@@ -53,10 +54,80 @@ EXAMPLE = {
 }
 
 
+class AliasRequest(Request):
+    """The collection that an alias names."""
+
+    collection: str = Field(pattern=NAME_PATTERN, examples=["books"])
+
+
+class CollectionSummary(Reply):
+    """A collection in a list."""
+
+    name: str
+    documents: int
+    dimension: int
+    encoder: str | None
+
+
+class UnopenedCollection(Reply):
+    """A collection that cannot be opened, with the name of the error."""
+
+    name: str
+    error: str
+
+
+class CollectionList(Reply):
+    """All collections that the key may see."""
+
+    collections: Sequence[CollectionSummary | UnopenedCollection]
+
+
+class DocumentAnswer(Reply):
+    """A document as stored, without its vectors."""
+
+    id: str
+    fields: Mapping[str, str]
+    value: Any
+    payload: Mapping[str, Any]
+
+
+class DocumentPage(Reply):
+    """A page of documents."""
+
+    documents: Sequence[DocumentAnswer]
+    next: str | None
+    """The cursor of the next page; null on the last."""
+    total: int
+    """The number of documents that match."""
+    hints: Sequence[str] | None = None
+    """If none matches: fields of the filter that no document has."""
+
+
+class FacetsAnswer(Reply):
+    """The most frequent values by field."""
+
+    facets: Facets
+    total: int
+    """The number of documents that match."""
+
+
+class AliasInfo(Reply):
+    """An alias and its collection."""
+
+    alias: str
+    collection: str
+
+
+class AliasList(Reply):
+    """All aliases that the key may see."""
+
+    aliases: Sequence[AliasInfo]
+
+
 @collections.add("GET", "/v1/collections", checks_collections=True)
-def list_collections() -> api.CollectionList:
+def list_collections() -> CollectionList:
     """List the collections."""
-    return api.CollectionList([_summary(name) for name in security.visible(context().data.names())])
+    return CollectionList([_summary(name) for name in security.visible(context().data.names())])
 
 
 @collections.add(
@@ -83,8 +154,8 @@ def make_collection(
     try:
         created = data.create(collection, **{**index, **body.model_dump(exclude_unset=True)})
     # Here the client chose the encoder; elsewhere one that fails is the server's own trouble.
-    except EncoderError as error:
-        raise InvalidRequest(str(error), field="encoder") from error
+    except errors.EncoderError as error:
+        raise errors.InvalidRequest(str(error), field="encoder") from error
     return created.info(), 201 if is_new else 200
 
 
@@ -117,16 +188,16 @@ def drop_collection(collection: str) -> None:
 
 
 @aliases.add("GET", ALIASES, checks_collections=True)
-def list_aliases() -> api.AliasList:
+def list_aliases() -> AliasList:
     """List the aliases and their collections."""
     names = context().data.aliases().items()
-    return api.AliasList([api.AliasInfo(*pair) for pair in names if security.is_allowed(pair[1])])
+    return AliasList([AliasInfo(*pair) for pair in names if security.is_allowed(pair[1])])
 
 
 @aliases.add(
     "PUT", ALIAS, exact=True, statuses=(200, 201), example={"collection": "books"}, also=(404, 409)
 )
-def set_alias(alias: str, body: api.AliasRequest) -> tuple[api.AliasInfo, int]:
+def set_alias(alias: str, body: AliasRequest) -> tuple[AliasInfo, int]:
     """Point an alias at a collection, everywhere and from the next request on.
 
     201 if the alias is new, 200 if it was switched, which takes one step: every search is
@@ -134,16 +205,16 @@ def set_alias(alias: str, body: api.AliasRequest) -> tuple[api.AliasInfo, int]:
     """
     security.check_new_name(context().data, alias, "alias")
     is_new = context().data.set_alias(alias, body.collection)
-    return api.AliasInfo(alias, body.collection), 201 if is_new else 200
+    return AliasInfo(alias, body.collection), 201 if is_new else 200
 
 
 @aliases.add("GET", ALIAS, also=(404,), checks_collections=True)
-def show_alias(alias: str) -> api.AliasInfo:
+def show_alias(alias: str) -> AliasInfo:
     """Show the collection of an alias."""
     name = context().data.aliases().get(alias)
     if name is None or not security.is_allowed(name):
-        raise UnknownAlias(f"There is no alias {alias[:80]!r}.", field="alias")
-    return api.AliasInfo(alias, name)
+        raise errors.UnknownAlias(f"There is no alias {alias[:80]!r}.", field="alias")
+    return AliasInfo(alias, name)
 
 
 @aliases.add("DELETE", ALIAS, also=(404,))
@@ -152,27 +223,27 @@ def delete_alias(alias: str) -> None:
     context().data.drop_alias(alias)
 
 
-def _summary(name: str) -> api.CollectionSummary | api.UnopenedCollection:
+def _summary(name: str) -> CollectionSummary | UnopenedCollection:
     try:
         collection = collection_of(name)
-        return api.CollectionSummary(
+        return CollectionSummary(
             name,
             collection.store.counts()[0],
             collection.settings.dimension,
             collection.settings.encoder,
         )
-    except OutOfFiles:
+    except errors.OutOfFiles:
         raise
     # One collection that cannot be opened must not hide the others.
     except Exception as error:
         log.warning("The collection %r cannot be opened: %s", name, error)
-        return api.UnopenedCollection(name, type(error).__name__)
+        return UnopenedCollection(name, type(error).__name__)
 
 
 @operations.add(
     "POST", ALL, bare="documents", single=True, body_limit=None, example=EXAMPLE, scope="write"
 )
-def upsert_documents(collection: str, body: api.UpsertRequest | api.ArrowDocuments) -> api.Written:
+def upsert_documents(collection: str, body: api.UpsertRequest | list[Document]) -> api.Written:
     """Insert or replace documents, all or none.
 
     A document has texts, own vectors or both; a collection without an encoder needs a vector beside
@@ -180,21 +251,22 @@ def upsert_documents(collection: str, body: api.UpsertRequest | api.ArrowDocumen
     list is taken too, and so are a single document, and an uncompressed stream of Arrow's IPC
     format with columns of these names, whose other columns are the payload.
     """
-    return collection_of(collection).upsert(body.parsed, progress=False)
+    documents = body if isinstance(body, list) else [item.document() for item in body.documents]
+    return collection_of(collection).upsert(documents, progress=False)
 
 
 @operations.add("GET", ALL)
-def list_documents(collection: str, query: api.ListingRequest) -> api.DocumentPage:
+def list_documents(collection: str, query: api.ListingRequest) -> DocumentPage:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
     opened = collection_of(collection)
     with opened.consistent(query.consistency):
         page = opened.page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(stored) for stored in page.documents]
-    return api.DocumentPage(documents, page.next, page.total, page.hints)
+    return DocumentPage(documents, page.next, page.total, page.hints)
 
 
 @operations.add("GET", ONE)
-def show_document(collection: str, id: str, query: api.ReadRequest) -> api.DocumentAnswer:
+def show_document(collection: str, id: str, query: api.ReadRequest) -> DocumentAnswer:
     """Show a document."""
     opened = collection_of(collection)
     with opened.consistent(query.consistency):
@@ -208,7 +280,7 @@ def show_document(collection: str, id: str, query: api.ReadRequest) -> api.Docum
     example={"value": {"stars": 4.3, "shelf": "sea"}, "payload": {"lent": True, "year": None}},
     scope="write",
 )
-def revise_document(collection: str, id: str, body: api.UpdateRequest) -> api.DocumentAnswer:
+def revise_document(collection: str, id: str, body: api.UpdateRequest) -> DocumentAnswer:
     """Change a document's value, its payload or both; nothing is encoded.
 
     The value is replaced; the payload is merged as RFC 7396 has it, so that null removes a member.
@@ -221,7 +293,7 @@ def revise_document(collection: str, id: str, body: api.UpdateRequest) -> api.Do
 def delete_document(collection: str, id: str) -> None:
     """Delete a document."""
     if not collection_of(collection).delete([id]):
-        raise UnknownDocument(
+        raise errors.UnknownDocument(
             f"The collection {collection!r} has no document {id!r}; nothing was deleted.",
             field="id",
         )
@@ -244,14 +316,14 @@ def delete_documents(collection: str, body: api.DeletionRequest) -> api.Deleted:
     example={"fields": ["year", "shelf"], "filter": {"year": {"gte": 1800}}, "limit": 5},
     scope="read",
 )
-def count_values(collection: str, body: api.FacetsRequest) -> api.FacetsAnswer:
+def count_values(collection: str, body: api.FacetsRequest) -> FacetsAnswer:
     """Count the values of fields, over all documents or those that match a filter."""
     opened = collection_of(collection)
     with opened.store.reading():
         facets = opened.facets(body.fields, body.filter, limit=body.limit)
         total = opened.page(body.filter, limit=0).total
-    return api.FacetsAnswer(facets, total)
+    return FacetsAnswer(facets, total)
 
 
-def _document(stored: StoredDocument) -> api.DocumentAnswer:
-    return api.DocumentAnswer(stored.id, stored.fields, stored.value, stored.payload)
+def _document(stored: StoredDocument) -> DocumentAnswer:
+    return DocumentAnswer(stored.id, stored.fields, stored.value, stored.payload)
