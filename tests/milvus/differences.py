@@ -19,7 +19,7 @@ from attend.collection.collection import Collection
 from attend.collection.data import Data
 from attend.engines.engine import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
-from attend.exchange import save_backup
+from attend.exchange.backup import save_backup
 from attend.learning import train
 from attend.write.feedback import add_feedback
 from attend.write.reindex import reindex

@@ -23,7 +23,7 @@ from flask.testing import FlaskClient
 
 from attend import Data
 from attend.core.errors import ReadOnly
-from attend.exchange import restore_backup
+from attend.exchange.backup import restore_backup
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.settings import ServerSettings

@@ -21,7 +21,7 @@ from attend import Collection, Data
 from attend.cli import main
 from attend.collection.verify import verify
 from attend.engines.snapshots import Views
-from attend.exchange import restore_backup, save_backup
+from attend.exchange.backup import restore_backup, save_backup
 from attend.store.migrations import migrations
 from attend.write.build import WINDOW
 from attend.write.reindex import reindex

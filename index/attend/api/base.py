@@ -375,20 +375,15 @@ def keywords_of(model: type[Request]) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         signature = inspect.signature(method)
-        before = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        names = {parameter.name for parameter in before}
-        keywords = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=[] if field.is_required() or field.default_factory else field.default,
-                annotation=field.annotation,
+        shown = {p.name: p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD}
+        for name, info in model.model_fields.items():
+            default = [] if info.is_required() or info.default_factory else info.default
+            keyword = inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=info.annotation
             )
-            for name, field in model.model_fields.items()
-            if name not in names
-        ]
-        shown = signature.replace(parameters=[*before, *keywords])
-        method.__signature__ = shown  # type: ignore[attr-defined]
+            shown.setdefault(name, keyword)
+        parameters = list(shown.values())
+        method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return method
 
     return decorate

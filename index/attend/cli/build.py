@@ -13,12 +13,12 @@ import click
 from pydantic import BeforeValidator, Field
 
 from attend import encoder as encoders
-from attend import exchange
 from attend.api.documents import CollectionSettings
 from attend.cli import common
 from attend.collection.collection import Collection
 from attend.core.errors import AttendError
 from attend.core.progress import Counter
+from attend.exchange import backup, models
 from attend.keys.vectors import LEAST_KEYS
 from attend.source import RowProblem
 from attend.source.rows import listed
@@ -326,9 +326,7 @@ def export_command(target: common.Target, **options: Any) -> None:
     if form == "snapshot":
         library, names = target.library(), target.named()
         with common.Bar() as bar:
-            contents = exchange.save_backup(
-                library, path, names, force=export.force, on_progress=bar
-            )
+            contents = backup.save_backup(library, path, names, force=export.force, on_progress=bar)
         text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
         target.show({"snapshot": str(path), **contents.json()}, text)
     elif form == "jsonl":
@@ -342,10 +340,10 @@ def _write_documents(target: common.Target, path: Path, export: ExportOptions) -
     if str(path) == "-":
         if target.as_json:
             raise click.UsageError("--json and --jsonl - would both write to stdout; name a file.")
-        exchange.write_documents(collection, sys.stdout.buffer, export.filter)
+        backup.write_documents(collection, sys.stdout.buffer, export.filter)
         return
     with common.Bar() as bar:
-        count = exchange.export_documents(
+        count = backup.export_documents(
             collection, path, export.filter, force=export.force, on_progress=bar
         )
     documents = f"{common.counted(count, 'document')} {'is' if count == 1 else 'are'}"
@@ -357,17 +355,17 @@ def _write_version(target: common.Target, form: str, path: Path, export: ExportO
     """Write a version as one of two forms, and print what of it cannot be exported."""
     collection, version, force = target.collection(), export.projection, export.force
     if form == "safetensors":
-        weights = exchange.export_weights(collection, path, version=version, force=force)
+        weights = models.export_weights(collection, path, version=version, force=force)
         parts = weights.cannot_travel
         result: dict[str, Any] = {"projection": weights.version, form: str(weights.file)}
         result["fingerprint"] = weights.fingerprint
         text = f"Projection {weights.version} is in {weights.file}."
     else:
-        model = exchange.export_model(collection, path, version=version, force=force)
+        model = models.export_model(collection, path, version=version, force=force)
         parts = model.cannot_travel
         result = {"projection": model.version, form: str(model.folder)}
-        result |= {name: getattr(model, name) for name in ("dimensions", "similarity")}
-        result["difference"] = model.difference
+        facts = ("dimensions", "similarity", "difference")
+        result |= {name: getattr(model, name) for name in facts}
         text = (
             f"Projection {model.version} is a sentence-transformers model in {model.folder}; its "
             f"scores differ by at most {model.difference:.1e} from float32 here."
@@ -377,7 +375,7 @@ def _write_version(target: common.Target, form: str, path: Path, export: ExportO
     target.show(result, "\n".join([text, "Not exported (* is in use here):", *lines]))
 
 
-def _counted(contents: exchange.BackupContents) -> str:
+def _counted(contents: backup.BackupContents) -> str:
     listed = ", ".join(
         f"{name} ({figures['documents']} documents)"
         for name, figures in contents.collections.items()
@@ -420,7 +418,7 @@ def import_command(
         _restore(target, snapshot)
         return
     assert source is not None  # as was checked
-    version, width = exchange.import_projection(target.collection(), source, activate=activate)
+    version, width = models.import_projection(target.collection(), source, activate=activate)
     text = f"Projection {version} is active ({width} dimensions)."
     if not activate:
         text = (
@@ -433,7 +431,7 @@ def import_command(
 def _restore(target: common.Target, source: Path) -> None:
     names, library = target.named(), target.library()
     with open(source, "rb") as file, common.Bar() as bar:
-        contents = exchange.restore_backup(file, library, names, on_progress=bar)
+        contents = backup.restore_backup(file, library, names, on_progress=bar)
         for name in names or contents.collections:
             try:
                 library.collection(name).publish(bar, only_fresh=True)

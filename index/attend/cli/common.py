@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
 from types import NoneType, UnionType
@@ -182,15 +182,15 @@ def on_library(command: Callable[..., Any]) -> Callable[..., Any]:
     """Declare the options of a library, and pass them as the command's first argument."""
 
     @wraps(command)
-    def run(*arguments: Any, folder: Path | None, engine: str | None, as_json: bool, **rest: Any):  # type: ignore[no-untyped-def]
-        names = {field: rest.pop(field) for field in ("name", "precision") if field in rest}
-        target = Target(folder, engine, as_json, **names)
+    def run(*arguments: Any, **options: Any) -> Any:
+        names = [field.name for field in fields(Target) if field.name in options]
+        target = Target(**{name: options.pop(name) for name in names})
         # The commands of a group may only print their help: they check when they open it.
         context = click.get_current_context()
         context.meta[TARGET] = target
         if context.invoked_subcommand is None:
             target.check()
-        return command(target, *arguments, **rest)
+        return command(target, *arguments, **options)
 
     return with_options(run, _LIBRARY)
 

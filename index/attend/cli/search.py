@@ -72,16 +72,16 @@ class UserOptions(common.CommandOptions):
 
     def fields(self, ids: Sequence[str]) -> dict[str, Any]:
         """Return the fields of a request: those of --request, then the others."""
-        lists = {"positive": self.likes, "negative": self.unlikes, "target": self.targets}
         request = self.request or {}
-        fields = request | {name: items for name, items in lists.items() if items}
-        if self.facts:
-            fields["facts"] = [_fact(fact) for fact in self.facts]
-        if self.with_seen:
-            fields["exclude_seen"] = False
-        if ids:
-            fields["history"] = [*request.get("history", []), *ids]
-        return fields
+        lists = {
+            "positive": self.likes,
+            "negative": self.unlikes,
+            "target": self.targets,
+            "facts": [_fact(fact) for fact in self.facts],
+            "history": [*request.get("history", []), *ids] if ids else [],
+        }
+        seen = {"exclude_seen": False} if self.with_seen else {}
+        return request | {name: items for name, items in lists.items() if items} | seen
 
 
 @common.collection_command("search")
@@ -308,12 +308,6 @@ def _name(part: Any) -> str:
 
 # -- evaluate --------------------------------------------------------------------------------------
 
-PAGE = 10_000
-"""Stored interactions read at once."""
-
-_OPTIONS = ("attend", "scorer", "pool", "lexical", "memory", "rerank", "projection")
-"""Options of the searches whose rankings are measured."""
-
 
 def version(text: Any) -> VersionName:
     """Read a projection version, or `active`."""
@@ -353,7 +347,8 @@ class EvaluationFiles(common.CommandOptions):
     help="Two versions (numbers, or 'active'): the changes from A to B, and their queries.",
 )
 @common.model_options(EvaluationFiles, "plots", "measure", "examples")
-@common.model_options(SearchOptions, *_OPTIONS)
+@common.model_options(SearchOptions, "attend", "scorer", "pool", "lexical", "memory", "rerank")
+@common.model_options(SearchOptions, "projection")
 def evaluate_command(target: common.Target, **options: Any) -> None:
     """Measure rankings against judgements, as trec_eval does; or recommendations.
 
@@ -471,8 +466,11 @@ def _evaluate_recommendations(
 ) -> tuple[dict[str, Any], str]:
     """Recommend to the users of a test, and compare with their interactions there."""
     later = test.read(collection).entries
-    stored = files.history is None
-    earlier = _stored(collection) if stored else test.read(collection, files.history).entries
+    if files.history is None:
+        count, _ = collection.store.interaction_counts()
+        earlier = collection.store.interaction_page((0, 0), count).interactions
+    else:
+        earlier = test.read(collection, files.history).entries
     withheld = None
     if files.cold is not None:
         ids = interactions.read_ids(files.cold)
@@ -517,8 +515,8 @@ def _evaluate_recommendations(
         ("novelty", f"{evaluation.novelty:.2f} bits"),
         *((name.replace("_", " "), str(count)) for name, count in counts.items()),
     ]
-    result |= {"liked_from": liking.liked_from, "coverage": evaluation.coverage}
-    result |= {"novelty": evaluation.novelty, **counts}
+    shares = {"coverage": evaluation.coverage, "novelty": evaluation.novelty}
+    result |= {"liked_from": liking.liked_from, **shares, **counts}
     return result, f"{common.table(lines)}\nIn brackets: 95 % intervals over users."
 
 
@@ -530,16 +528,6 @@ def _liking(
         return Liking(liked_from, "set")
     stored = collection.store.liking()
     return stored if stored.source else chosen_liking(as_numbers([e.value for e in entries]))
-
-
-def _stored(collection: Collection) -> list[Interaction]:
-    entries: list[Interaction] = []
-    after: tuple[int, int] | None = (0, 0)
-    while after is not None:
-        page = collection.store.interaction_page(after, PAGE)
-        entries += page.interactions
-        after = page.next
-    return entries
 
 
 def _shown(intervals: Mapping[str, Interval]) -> tuple[dict[str, Any], list[tuple[str, str]]]:

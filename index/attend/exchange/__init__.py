@@ -12,35 +12,3 @@ collections/NAME/documents.db             the database, as it was at one moment
 Its databases are compared with their checksums, and their rows are copied into new databases and
 checked, before any becomes a collection. Indexes are built again from them.
 """
-
-from __future__ import annotations
-
-from attend.exchange.backup import (
-    BackupContents,
-    export_documents,
-    restore_backup,
-    save_backup,
-    write_documents,
-)
-from attend.exchange.models import (
-    MissingPart,
-    ModelExport,
-    WeightsExport,
-    export_model,
-    export_weights,
-    import_projection,
-)
-
-__all__ = [
-    "BackupContents",
-    "MissingPart",
-    "ModelExport",
-    "WeightsExport",
-    "export_documents",
-    "export_model",
-    "export_weights",
-    "import_projection",
-    "restore_backup",
-    "save_backup",
-    "write_documents",
-]

@@ -633,7 +633,7 @@ def write_documents(
         while page := collection.store.scroll(last, PAGE, predicate):
             vectors = _vectors(collection, page)
             for document in page:
-                file.write(_line(document, vectors.get(document.row)))
+                file.write(_line(document, vectors.get(document.row, {})))
             last = page[-1].row
             count += len(page)
             on_progress("write", count / max(total, 1))
@@ -655,23 +655,18 @@ def _vectors(
     return brought
 
 
-def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]] | None) -> bytes:
+def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]]) -> bytes:
     row: dict[str, Any] = {"id": document.id}
     if document.fields:
         row["fields"] = document.fields
-    if vectors is not None:
-        row |= _named(vectors)
+    if vectors.keys() == {WHOLE}:
+        whole = vectors[WHOLE]
+        row |= {"vector": whole[0]} if len(whole) == 1 else {"vectors": whole}
+    elif vectors:
+        row["vectors"] = vectors
     row |= {"value": document.value, "payload": document.payload}
     try:
         options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(row, option=options)
     except TypeError:  # whole numbers beyond 64 bits, and halves of surrogate pairs
         return json.dumps(row, default=np.ndarray.tolist).encode() + b"\n"
-
-
-def _named(vectors: Mapping[str, list[Float32]]) -> dict[str, Any]:
-    """Return vectors as a document has them: `vector` for one, else `vectors`."""
-    if vectors.keys() != {WHOLE}:
-        return {"vectors": vectors}
-    several = vectors[WHOLE]
-    return {"vector": several[0]} if len(several) == 1 else {"vectors": several}

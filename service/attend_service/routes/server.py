@@ -20,7 +20,7 @@ from attend.api.documents import Restored
 from attend.api.search import PlainSearch
 from attend.core.errors import Damaged, EncoderError, InvalidRequest
 from attend.core.settings import Settings
-from attend.exchange import restore_backup, save_backup
+from attend.exchange.backup import restore_backup, save_backup
 from attend_service import openapi
 from attend_service.context import check_opened, collection_of, context
 from attend_service.metrics import MEDIA_TYPE

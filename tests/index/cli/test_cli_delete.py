@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from attend.cli import main
 from attend.collection.data import Data
-from attend.exchange import export_documents
+from attend.exchange.backup import export_documents
 from tests.index.helpers import vector_data
 
 YEARS = [1815, 1851, 1897]

@@ -32,7 +32,8 @@ from attend.core.errors import (
     LimitExceeded,
     UnknownCollection,
 )
-from attend.exchange import backup, restore_backup, save_backup
+from attend.exchange import backup
+from attend.exchange.backup import restore_backup, save_backup
 from attend.keys.files import scratch_beside
 from attend.store.checks import TABLES
 from attend.store.migrations import migrations

@@ -20,7 +20,8 @@ import pytest
 from attend.collection.data import Data
 from attend.collection.verify import verify
 from attend.core.errors import CannotWrite, Damaged, InvalidRequest
-from attend.exchange import backup, restore_backup, save_backup
+from attend.exchange import backup
+from attend.exchange.backup import restore_backup, save_backup
 from tests.index.helpers import vector_data
 from tests.snapshots import BOOKS, OFFSETS, Member, changed, fill, packed, repacked, rows, unpacked
 

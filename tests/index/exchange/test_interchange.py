@@ -19,7 +19,7 @@ from attend.core.errors import Conflict, Damaged, InvalidRequest
 from attend.core.settings import Tuning
 from attend.encoder import load
 from attend.encoder.loading import DEFAULT_SHA256
-from attend.exchange import export_model, export_weights, import_projection
+from attend.exchange.models import export_model, export_weights, import_projection
 from attend.projection import Projection, given, identity
 from attend.store import NewExample, Question
 from tests.index.helpers import vector_data

@@ -12,7 +12,7 @@ import pytest
 from attend.collection.collection import Collection
 from attend.collection.verify import verify
 from attend.core.errors import Damaged, InvalidRequest
-from attend.exchange import export_weights
+from attend.exchange.models import export_weights
 from attend.learning import Cancelled, train
 from attend.learning.rating_net import RECIPES, Shape
 from attend.learning.ratings import read_ratings
