@@ -97,21 +97,20 @@ class LabelFiles(common.CommandOptions):
             "document": self.document_column,
             "position": self.position_column,
         }
-        tables = (
-            (self.examples, labels.LABELS, {"label": self.label_column}),
-            (self.clicks, labels.CLICKS, {"clicked": self.clicked_column}),
-        )
-        for path, layout, own in tables:
-            if path is None:
-                continue
-            source = open_source(path, format)
-            columns = labels.label_columns(source, layout, vectors=vectors, **own, **roles)
+        if self.examples is not None:
+            source = open_source(self.examples, format)
+            columns = labels.label_columns(
+                source, labels.LABELS, vectors=vectors, label=self.label_column, **roles
+            )
+            yield from labels.read_labels(source, _shown(source, columns), vectors=vectors)
+        if self.clicks is not None:
+            source = open_source(self.clicks, format)
+            columns = labels.label_columns(
+                source, labels.CLICKS, vectors=vectors, clicked=self.clicked_column, **roles
+            )
+            weighing = self.model_dump(include={"eta", "clip", "negatives"})
             shown = _shown(source, columns)
-            if layout is labels.LABELS:
-                yield from labels.read_labels(source, shown, vectors=vectors)
-            else:
-                weighing = self.model_dump(include={"eta", "clip", "negatives"})
-                yield from labels.read_clicks(source, shown, vectors=vectors, **weighing)
+            yield from labels.read_clicks(source, shown, vectors=vectors, **weighing)
 
 
 class InteractionFile(common.FormatOptions):

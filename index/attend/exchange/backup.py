@@ -19,7 +19,7 @@ import sqlite3
 import tarfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -285,9 +285,7 @@ def restore_backup(
                 f"restored here. Restore it with 'attend import --snapshot'."
             )
         deadline.extend(contents.size)
-        targets = _targets(contents, names, into)
-        aliases = contents.aliases if names is None and into is None else {}
-        _check_free(data, targets.values(), aliases)
+        targets, aliases = _targets(data, contents, names, into)
         # Of their owner alone: whoever reads them reads every text.
         data.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (making, making / "collections"):
@@ -357,27 +355,26 @@ def _read_manifest(files: Iterator[PlainFile]) -> BackupContents:
 
 
 def _targets(
-    contents: BackupContents, names: Sequence[str] | None, into: str | None
-) -> dict[str, str]:
-    """Return the new name of each collection to restore, by its name in the backup."""
+    data: Data, contents: BackupContents, names: Sequence[str] | None, into: str | None
+) -> tuple[dict[str, str], Mapping[str, str]]:
+    """Return the new name of each collection to restore, by its name in the backup, and the
+    aliases: all of them are free."""
     selected = list(contents.collections) if names is None else list(names)
     for name in selected:
         if name not in contents.collections:
             present = ", ".join(contents.collections) or "none"
             raise InvalidRequest(f"The backup has no collection {name!r}; it has {present}.")
-    if into is None:
-        return {name: name for name in selected}
-    check_name(into)
-    if len(selected) != 1:
-        raise InvalidRequest(
-            f"The backup has {len(selected)} collections, but one was expected; name one."
-        )
-    return {selected[0]: into}
-
-
-def _check_free(data: Data, names: Iterable[str], aliases: Mapping[str, str]) -> None:
+    targets = {name: name for name in selected}
+    if into is not None:
+        check_name(into)
+        if len(selected) != 1:
+            raise InvalidRequest(
+                f"The backup has {len(selected)} collections, but one was expected; name one."
+            )
+        targets = {selected[0]: into}
+    aliases = contents.aliases if names is None and into is None else {}
     stored = data.aliases()
-    clashes = sorted({*data.names(), *stored}.intersection([*names, *aliases]))
+    clashes = sorted({*data.names(), *stored}.intersection([*targets.values(), *aliases]))
     if clashes:
         raise _taken(clashes[0])
     if len(stored) + len(aliases) > MAX_ALIASES:
@@ -385,6 +382,7 @@ def _check_free(data: Data, names: Iterable[str], aliases: Mapping[str, str]) ->
             f"The backup has {len(aliases)} aliases, and with the {len(stored)} that exist they "
             f"are more than {MAX_ALIASES}. Delete some, or restore into another folder."
         )
+    return targets, aliases
 
 
 def _taken(name: str) -> CollectionExists:
