@@ -38,12 +38,11 @@ GOALS = {
 """Lines of code of each room that it is to have at most."""
 
 TODAY: dict[str, int] = {
-    "attend/api": 1587,
-    "attend/cli": 1587,
+    "attend/api": 1497,
+    "attend/cli": 1513,
     "attend/collection": 986,
     "attend/core": 751,
     "attend/engines": 785,
-    "attend/exchange": 842,
     "attend/keys": 1107,
     "attend/learning": 4218,
     "attend/measure": 949,
@@ -82,7 +81,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 156), ("carriers", 197), ("helpers", 461), ("vague", 10)]
+    ("measure", "most"), [("files", 152), ("carriers", 196), ("helpers", 461), ("vague", 10)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""

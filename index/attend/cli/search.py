@@ -466,11 +466,11 @@ def _evaluate_recommendations(
 ) -> tuple[dict[str, Any], str]:
     """Recommend to the users of a test, and compare with their interactions there."""
     later = test.read(collection).entries
-    if files.history is None:
+    if files.history is not None:
+        earlier: Sequence[Interaction] = test.read(collection, files.history).entries
+    else:
         count, _ = collection.store.interaction_counts()
         earlier = collection.store.interaction_page((0, 0), count).interactions
-    else:
-        earlier = test.read(collection, files.history).entries
     withheld = None
     if files.cold is not None:
         ids = interactions.read_ids(files.cold)
