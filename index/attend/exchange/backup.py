@@ -658,8 +658,8 @@ def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]]) -> byt
     if document.fields:
         row["fields"] = document.fields
     if vectors.keys() == {WHOLE}:
-        whole = vectors[WHOLE]
-        row |= {"vector": whole[0]} if len(whole) == 1 else {"vectors": whole}
+        several = vectors[WHOLE]
+        row |= {"vector": several[0]} if len(several) == 1 else {"vectors": several}
     elif vectors:
         row["vectors"] = vectors
     row |= {"value": document.value, "payload": document.payload}
