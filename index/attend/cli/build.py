@@ -268,6 +268,8 @@ def configure_command(target: common.Target, **options: Any) -> None:
 
 # -- export and import -----------------------------------------------------------------------------
 
+LINES_FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+
 FORMS = ("sentence_transformers", "safetensors", "snapshot", "jsonl")
 """The formats of an export; a command writes exactly one."""
 
@@ -283,9 +285,7 @@ class ExportOptions(common.CommandOptions):
     """File for the projection's own bytes."""
     snapshot: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path)] = None
     """File for everything: all collections, or the one that --collection names."""
-    jsonl: Annotated[Path | None, click.Path(dir_okay=False, allow_dash=True, path_type=Path)] = (
-        None
-    )
+    jsonl: Annotated[Path | None, LINES_FILE] = None
     """File for the documents as JSON lines, which `attend build` reads; - for stdout."""
     filter: Annotated[dict[str, Any] | None, common.JsonType(dict)] = None
     """With --jsonl: only the documents that pass, such as {"year": {"lt": 1900}}."""

@@ -110,8 +110,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except UnknownCollection as error:
-            target = ctx.meta[TARGET]
-            fail(UnknownCollection(f"{error} {target.advice()}"))
+            fail(UnknownCollection(f"{error} {ctx.meta[TARGET].advice()}"))
         except (AttendError, OSError, sqlite3.Error) as error:
             fail(error)
         except KeyboardInterrupt:

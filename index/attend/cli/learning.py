@@ -92,21 +92,18 @@ class LabelFiles(common.CommandOptions):
             yield from labels.read_judgements(
                 self.queries, self.qrels, vectors=vectors, encoding=format.encoding
             )
-        roles = {
-            "query": self.query_column,
-            "document": self.document_column,
-            "position": self.position_column,
-        }
+        roles = ("query", "document", "position")
+        columns_of = {role: getattr(self, f"{role}_column") for role in roles}
         if self.examples is not None:
             source = open_source(self.examples, format)
             columns = labels.label_columns(
-                source, labels.LABELS, vectors=vectors, label=self.label_column, **roles
+                source, labels.LABELS, vectors=vectors, label=self.label_column, **columns_of
             )
             yield from labels.read_labels(source, _shown(source, columns), vectors=vectors)
         if self.clicks is not None:
             source = open_source(self.clicks, format)
             columns = labels.label_columns(
-                source, labels.CLICKS, vectors=vectors, clicked=self.clicked_column, **roles
+                source, labels.CLICKS, vectors=vectors, clicked=self.clicked_column, **columns_of
             )
             weighing = self.model_dump(include={"eta", "clip", "negatives"})
             shown = _shown(source, columns)
