@@ -48,7 +48,7 @@ TODAY: dict[str, int] = {
     "attend/measure": 949,
     "attend/recommend": 1077,
     "attend/search": 2291,
-    "attend/source": 1666,
+    "attend/source": 1665,
     "attend/store": 3343,
     "attend/values": 542,
     "attend/write": 1481,

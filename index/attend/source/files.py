@@ -148,11 +148,6 @@ def encoding_of(name: str | None) -> str | None:
 DETECTED = TableFormat()
 
 
-def is_utf8(encoding: str) -> bool:
-    """Return whether an encoding is UTF-8, with a byte order mark or without."""
-    return codecs.lookup(encoding).name.startswith("utf-8")
-
-
 def detect_encoding(head: bytes, path: Path, encoding: str | None = None) -> tuple[str, bool]:
     """Return the encoding of a file, as it is named or its beginning has it; whether it is a guess.
 
@@ -160,7 +155,8 @@ def detect_encoding(head: bytes, path: Path, encoding: str | None = None) -> tup
         SourceError: the file is binary, or is not in the encoding that its mark declares.
     """
     if encoding is not None:
-        return UTF_8 if codecs.lookup(encoding).name == "utf-8" else encoding, False
+        is_utf8 = codecs.lookup(encoding).name in ("utf-8", UTF_8)
+        return UTF_8 if is_utf8 else encoding, False
     for mark, name in _MARKS.items():
         if head.startswith(mark):
             try:
@@ -330,9 +326,9 @@ class JsonLinesFile(TextFile):
     """A `.jsonl` or `.ndjson` file: one JSON object a line; blank lines are skipped."""
 
     def rows(self) -> Iterator[Row | RowProblem]:
-        is_plain = is_utf8(self.decoding[0])
+        encoding, _ = self.decoding
         with self.opened() as file:
-            if is_plain:
+            if encoding == UTF_8:
                 yield from json_rows(bounded_lines(file), self.name)
                 return
             with self.decoded(file) as text:
@@ -516,7 +512,7 @@ class Delimited(TextFile):
                 f"Quote cells that contain {self.delimiter!r}, or add the missing ones.",
             )
         if not is_unicode("".join(cells)):
-            encoding = "UTF-8" if is_utf8(self.decoding[0]) else self.decoding[0]
+            encoding = "UTF-8" if self.decoding[0] == UTF_8 else self.decoding[0]
             return RowProblem(place, f"The row holds bytes that are not {encoding}. {SAVE_AS}")
         for position, (_, plain) in self._formats.items():
             cells[position] = plain(cells[position])

@@ -30,6 +30,7 @@ from attend.source.files import (
     DETECTED,
     HEAD_BYTES,
     SAVE_AS,
+    UTF_8,
     Delimited,
     FileSource,
     JsonArray,
@@ -38,7 +39,6 @@ from attend.source.files import (
     TabDelimited,
     TableFormat,
     detect_encoding,
-    is_utf8,
 )
 from attend.source.rows import (
     SAMPLE_ROWS,
@@ -326,7 +326,7 @@ def _text_rows(path: Path, name: str, encoding: str | None) -> Iterator[Row | Ro
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        kind = "UTF-8" if is_utf8(encoding) else encoding
+        kind = "UTF-8" if encoding == UTF_8 else encoding
         yield RowProblem(f"{name}:{line}", f"The line is not {kind}. {SAVE_AS}", skips=True)
         return
     fields: Mapping[str, Json] = {}
