@@ -219,14 +219,14 @@ class Table:
     name: str
     primary: str
 
-    def insert(self, rows: Sequence[Row]) -> None:
-        """Store rows with new keys; where an attempt may have been stored, they replace it."""
-        for batch in batches(rows):
-            self._store(batch, new=True)
+    def upsert(self, rows: Sequence[Row], *, new: bool = False) -> None:
+        """Store rows.
 
-    def upsert(self, rows: Sequence[Row]) -> None:
+        Args:
+            new: they have new keys; where an attempt may have been stored, they replace it.
+        """
         for batch in batches(rows):
-            self._store(batch, new=False)
+            self._store(batch, new=new)
 
     def _store(self, batch: Sequence[Row], *, new: bool) -> None:
         def attempt(client: MilvusClient) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from attend.collection.versions import Version
@@ -66,15 +67,8 @@ class Milvus:
         settings = Settings.of(opened.known().settings)
         store = RemoteStore(opened, settings.scorer)
         views = RemoteSnapshots(opened, store)
-        return OpenedCollection(
-            Path("milvus") / opened.uuid,
-            settings,
-            store,
-            views,
-            CAPABILITIES,
-            RemoteChecks(opened),
-            reading,
-        )
+        folder, checks = Path("milvus") / opened.uuid, RemoteChecks(opened)
+        return OpenedCollection(folder, settings, store, views, CAPABILITIES, checks, reading)
 
     def make(self, name: str, settings: Settings) -> None:
         """Make the tables first: a collection that has a record is whole."""
@@ -90,12 +84,8 @@ class Milvus:
         for layout, width in widths.items():
             fields[keys_table(self._client, uuid, layout).name] = key_fields(width)
         with ThreadPoolExecutor() as together:  # a table takes seconds, most of which are waiting
-            calls = [
-                together.submit(make_table, self._client, table, columns, SHARDS)
-                for table, columns in fields.items()
-            ]
-            for call in calls:
-                call.result()
+            make = partial(make_table, self._client, shards=SHARDS)
+            list(together.map(make, fields, fields.values()))
         body = version_body(projection.kind, projection.fingerprint, {}, {}, {})
         self._registry.add_version(uuid, 1, body, projection.to_bytes())
         self._registry.put_record(Known(name, uuid, settings.stored(), (1,), layouts, SHARDS))
@@ -192,15 +182,12 @@ class RemoteChecks:
         """Yield keys of which no document's row has the version, older than a write may last."""
         before = version_at(time.time() - UNFINISHED_SECONDS)
         for rows in table.pages(["document", "version"], BLOCK, consistency="strong"):
-            versions = self._versions([row["document"] for row in rows])
+            named = list(dict.fromkeys(row["document"] for row in rows))
+            stored = self._tables.documents.by_keys(named, ["version"], consistency="strong")
+            versions = {row["row"]: row["version"] for row in stored}
             for row in rows:
                 if row["version"] < before and versions.get(row["document"]) != row["version"]:
                     yield row["key"]
-
-    def _versions(self, rows: Sequence[int]) -> Mapping[int, int]:
-        distinct = list(dict.fromkeys(rows))
-        stored = self._tables.documents.by_keys(distinct, ["version"], consistency="strong")
-        return {row["row"]: row["version"] for row in stored}
 
 
 def _there(table: Table, keys: Sequence[int]) -> set[int]:

@@ -69,22 +69,18 @@ def plain(value: bool | int | float | str) -> bool | int | float | str:
     return value
 
 
-def _named(tree: Json) -> Iterator[tuple[str, Json]]:
-    """Yield every field of a tree by its names, whole keys first."""
+def _named(tree: Json, *, dotted: bool = True) -> Iterator[tuple[str, Json]]:
+    """Yield every field of a tree by its names, whole keys first.
+
+    Args:
+        dotted: false below a name, where keys with dots have none.
+    """
     if not isinstance(tree, Mapping):
         return
-    yield from tree.items()
-    for name, node in tree.items():
-        if "." not in name:  # dots lead through names without any
-            yield from ((f"{name}.{inner}", item) for inner, item in _inner(node))
-
-
-def _inner(tree: Json) -> Iterator[tuple[str, Json]]:
-    if isinstance(tree, Mapping):
-        for name, node in tree.items():
-            if "." not in name:
-                yield name, node
-                yield from ((f"{name}.{inner}", item) for inner, item in _inner(node))
+    leading = {name: node for name, node in tree.items() if "." not in name}
+    yield from (tree if dotted else leading).items()
+    for name, node in leading.items():
+        yield from ((f"{name}.{inner}", item) for inner, item in _named(node, dotted=False))
 
 
 def _elements(node: Json) -> Iterator[bool | int | float | str]:

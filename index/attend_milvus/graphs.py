@@ -235,7 +235,7 @@ class Graphs:
         points = measured(tables.keys(version.layout), table, queries, recall, on_stage)
         fit = next((point for point in points if point.recall >= recall), points[-1])
         details: dict[str, Json] = {
-            "type": f"HNSW{HNSW.params['M']}",
+            "type": f"HNSW{HNSW[1]['M']}",
             "why": f"not fewer than {_least(settings)} keys",
             "target": recall,
             "recall": fit.recall,
@@ -350,7 +350,7 @@ def _write(tables: Tables, table: Table, version: Version, on_stage: OnStage) ->
             there = {row["key"] for row in table.by_keys([row["key"] for row in rows], [])}
             lacking = [_plain(row) for row in rows if row["key"] not in there]
             if lacking:
-                table.insert(projected(lacking, version))
+                table.upsert(projected(lacking, version), new=True)
                 unchecked += [row["key"] for row in lacking]
             if len(unchecked) >= CHECKED:
                 _delete_gone(tables, table, unchecked)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,39 +34,6 @@ READ_AGAIN = 4
 """Attempts to read a document that changes meanwhile; then the search skips it."""
 
 
-class Size(NamedTuple):
-    """How large a collection was when it was last counted."""
-
-    documents: int
-    keys: int
-
-    @property
-    def crowd(self) -> float:
-        """Keys a document."""
-        return self.keys / self.documents if self.documents else 1.0
-
-
-class Scope(NamedTuple):
-    """The documents that a search may attend to.
-
-    Attributes:
-        filter: the filter as an expression, for keys and for documents alike.
-        exclude, only: the mask, as rows.
-    """
-
-    filter: str = ""
-    exclude: Sequence[int] = ()
-    only: Sequence[int] | None = None
-
-    def expression(self, field: str) -> str:
-        """Return the expression that passes them, where a field has the document's row."""
-        return both(
-            self.filter,
-            f"not ({among(field, self.exclude)})" if self.exclude else "",
-            "" if self.only is None else among(field, self.only),
-        )
-
-
 class RemoteKeys:
     """The documents of a collection that a filter lets pass, under one version.
 
@@ -74,7 +41,9 @@ class RemoteKeys:
     one state of it. Offers what `attend.keys.Snapshot` does, but for scans of everything.
 
     Args:
+        counts: the numbers of documents and of keys, when they were last counted.
         graph: an HNSW table of the same keys; None for exact searches, as all behind a filter are.
+        passing: returns the expression that lets documents pass, where a field has their rows.
     """
 
     scans = False
@@ -89,34 +58,23 @@ class RemoteKeys:
         self,
         tables: Tables,
         version: Version,
-        size: Size,
-        graph: KeyGraph | None = None,
-        scope: Scope = Scope(),  # noqa: B008 # frozen
+        counts: tuple[int, int],
+        graph: KeyGraph | None,
+        passing: Callable[[str], str],
     ) -> None:
         self._tables = tables
         self._layout = version.layout
-        self._size = size
-        self._of_keys = scope.expression("document")
-        self._of_documents = scope.expression("row")
+        self.documents, self.keys = counts
+        self.indexed = self.keys
+        self._of_keys, self._of_documents = passing("document"), passing("row")
         self.width = version.width
-        # What HNSW finds behind a filter is not known; of a few that are masked it is.
-        self._graph = graph = None if scope.filter or scope.only is not None else graph
+        self._graph = graph
         details = {} if graph is None else graph.details
         self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **details}
         self.documents_read: dict[int, Read] = {}
         self._looked_for: set[int] = set()
         self._own: set[int] = set()
         self._vectors: dict[int, Float32] = {}
-
-    @property
-    def keys(self) -> int:
-        return self._size.keys
-
-    indexed = keys
-
-    @property
-    def documents(self) -> int:
-        return self._size.documents
 
     @property
     def most_keys(self) -> int:
@@ -157,11 +115,8 @@ class RemoteKeys:
         reads = [self.documents_read[row] for row in alive]
         ids = [key for read in reads for key in read.key_ids()]
         counts = np.array([read.keys for read in reads], dtype=np.int64)
-        keys = (
-            np.stack([self._vectors[key] for key in ids])
-            if ids
-            else np.empty((0, self.width), dtype=np.float32)
-        )
+        vectors = [self._vectors[key] for key in ids]
+        keys = np.array(vectors, dtype=np.float32).reshape(len(ids), self.width)
         documents = np.array(alive, dtype=np.int64)
         starts = np.append(0, np.cumsum(counts))
         return KeyTable(documents, starts, keys, np.array(ids, dtype=np.int64))
@@ -181,7 +136,8 @@ class RemoteKeys:
         A document that is found by an old key is one of them, since its own may not have been to
         be seen yet; but it takes the place of none that is found by a key of its own.
         """
-        fetch = min(MAX_RESULTS, int(target * self._size.crowd * OVERFETCH) + 1)
+        crowd = self.keys / self.documents if self.documents else 1.0
+        fetch = min(MAX_RESULTS, int(target * crowd * OVERFETCH) + 1)
         results: list[Int64 | None] = [None] * len(queries)
         pending = list(range(len(queries)))
         while pending:
@@ -275,8 +231,8 @@ class RemoteSnapshots:
         self._settings = tables.known().settings
         self._tables = tables
         self._store = store
-        self._size: tuple[float, Size] | None = None
-        self._sizing = threading.Lock()
+        self._counted: tuple[float, tuple[int, int]] | None = None
+        self._counting = threading.Lock()
 
     def current(self, version: int | None = None, role: Role = "search") -> View:
         """Return the view of a version, or of the active one; write its keys first if need be."""
@@ -295,11 +251,32 @@ class RemoteSnapshots:
             self.on_settings(Settings.of(stored))
         self._settings = stored
 
-    def _keys(self, version: Version, scope: Scope = Scope()) -> RemoteKeys:  # noqa: B008 # frozen
-        """Return the keys of a version that pass."""
-        size = self.size()
-        graph = self._store.graphs.of(version, size.keys)
-        return RemoteKeys(self._tables, version, size, graph, scope)
+    def _keys(
+        self,
+        version: Version,
+        filter: str = "",
+        exclude: Collection[int] = (),
+        only: Sequence[int] | None = None,
+    ) -> RemoteKeys:
+        """Return the keys of a version that pass.
+
+        Args:
+            filter: as an expression, for keys and for documents alike.
+            exclude, only: the mask, as rows.
+        """
+        counts = self.counts()
+        # What HNSW finds behind a filter is not known; of a few that are masked it is.
+        by_scan = filter or only is not None
+        graph = None if by_scan else self._store.graphs.of(version, counts[1])
+
+        def passing(field: str) -> str:
+            return both(
+                filter,
+                f"not ({among(field, sorted(exclude))})" if exclude else "",
+                "" if only is None else among(field, only),
+            )
+
+        return RemoteKeys(self._tables, version, counts, graph, passing)
 
     def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> tuple[View, None]:
         """Return the snapshot of one search; see `attend.engines.engine`."""
@@ -316,17 +293,17 @@ class RemoteSnapshots:
         excluded, only = masked(self._store, options, query_rows)
         filter = options.filter
         passing = self._store.passing(compile_filter(filter)) if filter else ""
-        keys = self._keys(version, Scope(passing, sorted(excluded), only))
+        keys = self._keys(version, passing, excluded, only)
         if (block := read_block()) is not None:
             block.documents = keys.documents_read
         return View(version, keys, self._store.generation), None
 
-    def size(self) -> Size:
-        """Return the size of the collection, counted at most some seconds ago."""
-        counted = self._size
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of documents and of keys, counted at most some seconds ago."""
+        counted = self._counted
         if counted is None or time.monotonic() - counted[0] > COUNTED_SECONDS:
-            with self._sizing, reading("bounded"):
-                self._size = counted = time.monotonic(), Size(*self._store.counts())
+            with self._counting, reading("bounded"):
+                self._counted = counted = time.monotonic(), self._store.counts()
         return counted[1]
 
     def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
@@ -344,7 +321,7 @@ class RemoteSnapshots:
     def merge_if_due(self) -> None:
         """Begin to make an HNSW table in the background if the keys are many enough."""
         version = self._active()
-        if self._store.graphs.is_due(version, self.size().keys):
+        if self._store.graphs.is_due(version, self.counts()[1]):
             self._store.graphs.start(version)
 
     damage = None

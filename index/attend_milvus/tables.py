@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -89,15 +89,11 @@ def _vector(width: int) -> Field:
     return DataType.FLOAT_VECTOR, {"dim": width}
 
 
-class KeyIndex(NamedTuple):
-    """How a table of keys is searched, in Milvus's words (https://milvus.io/docs/index.md)."""
+KeyIndex: TypeAlias = tuple[str, Mapping[str, int]]
+"""How a table of keys is searched, in Milvus's words (https://milvus.io/docs/index.md)."""
 
-    name: str
-    params: Mapping[str, int]
-
-
-FLAT = KeyIndex("FLAT", {})
-HNSW = KeyIndex("HNSW", {"M": 16, "efConstruction": 200})
+FLAT: KeyIndex = ("FLAT", {})
+HNSW: KeyIndex = ("HNSW", {"M": 16, "efConstruction": 200})
 
 
 def make_table(
@@ -115,7 +111,8 @@ def make_table(
         for number, (column, (type, limits)) in enumerate(fields.items()):
             schema.add_field(column, type, is_primary=number == 0, **limits)
         if "vector" in fields:
-            index.add_index("vector", index_type=by.name, metric_type="IP", params=dict(by.params))
+            kind, params = by
+            index.add_index("vector", index_type=kind, metric_type="IP", params=dict(params))
         else:
             index.add_index("nothing", index_type="BIN_FLAT", metric_type="HAMMING")
         if not milvus.has_collection(name):

@@ -176,7 +176,7 @@ class Writer:
     def _insert_keys(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        self._tables.keys().insert(rows)
+        self._tables.keys().upsert(rows, new=True)
         # Read again: a key table that is being filled must get the keys of this write.
         for layout, (number, _) in self._tables.known(fresh=True).layouts.items():
             self._tables.keys(layout).upsert(projected(rows, self._version(number)))

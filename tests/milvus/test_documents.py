@@ -142,7 +142,7 @@ def test_keys_without_their_document_are_passed_over(collection: Collection) -> 
         }
         for at, row in enumerate([row_of("d1"), row_of("never")])
     ]
-    tables(collection).keys().insert(rows)
+    tables(collection).keys().upsert(rows)
     answer = collection.search(vector(50), k=10)
     assert sorted(hit.id for hit in answer.hits) == [f"d{at}" for at in range(5)]
     by_id = {hit.id: hit.score for hit in answer.hits}

@@ -60,7 +60,7 @@ def test_keys_that_no_document_names_are_swept(collection: Collection) -> None:
     assert verify(collection).findings == []
     for at, table in enumerate(asked.of_keys()):
         rows = [left(100 + at, "d1", OLD), left(200, "never", OLD)]
-        table.insert([*rows, left(300, "d2", version_now())])
+        table.upsert([*rows, left(300, "d2", version_now())])
 
     found = verify(collection)
     assert [each.check for each in found.findings] == ["strays", "strays"]

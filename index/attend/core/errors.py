@@ -95,8 +95,6 @@ class DimensionMismatch(InvalidRequest):
             f"Send {expected} numbers.",
             field=field,
         )
-        self.expected = expected
-        self.got = got
 
 
 class KeylessDocuments(InvalidRequest):
