@@ -40,9 +40,9 @@ GOALS = {
 TODAY: dict[str, int] = {
     "attend/api": 1497,
     "attend/cli": 1508,
-    "attend/collection": 986,
-    "attend/core": 751,
-    "attend/engines": 785,
+    "attend/collection": 969,
+    "attend/core": 749,
+    "attend/engines": 782,
     "attend/keys": 1107,
     "attend/learning": 4218,
     "attend/measure": 949,
@@ -52,7 +52,7 @@ TODAY: dict[str, int] = {
     "attend/store": 3343,
     "attend/values": 542,
     "attend/write": 1481,
-    "attend_milvus": 2115,
+    "attend_milvus": 2081,
 }
 """Lines of rooms that are above their goal; they only fall."""
 
