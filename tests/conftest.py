@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
 import signal
 import string
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import hypothesis
 import pytest
 
 from tests import warm
+from tests.many import some
 from tests.places import PACKAGES, ROOT
 
 if TYPE_CHECKING:
@@ -39,9 +42,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # No test is about time: machines are noisy.
 hypothesis.settings.register_profile("attend", deadline=None)
 hypothesis.settings.load_profile("attend")
-MANY = "nightly"
-"""The value of HYPOTHESIS_PROFILE with which each property is tried as often as its test says;
-otherwise a third of that."""
 
 # Thousands of small databases are written, each to the disk itself before a test goes on.
 SHARED_MEMORY = Path("/dev/shm")
@@ -119,15 +119,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Try properties less often, but at night."""
-    if os.environ.get("HYPOTHESIS_PROFILE") == MANY:
-        return
     name = "_hypothesis_internal_use_settings"
     for function in {getattr(item, "function", None) for item in items}:
         usual = getattr(function, name, None)
         if usual is not None or hypothesis.is_hypothesis_test(function):
             usual = usual or hypothesis.settings()
-            few = min(usual.max_examples, max(20, usual.max_examples // 3))
+            few = some(usual.max_examples, fewest=20)
             setattr(function, name, hypothesis.settings(usual, max_examples=few))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are collected, and later not among them."""
+    gc.disable()
+    found = yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 class Recorder:
@@ -147,6 +156,7 @@ class Recorder:
 
 
 def pytest_unconfigure() -> None:
+    gc.unfreeze()
     warm.end()
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import json
 import logging
 import multiprocessing
@@ -237,6 +238,7 @@ def end() -> None:
 
 def main(path: str) -> None:
     """Load everything once; then fork for each request, until the process is ended."""
+    gc.disable()
     import sentence_transformers  # noqa: F401
 
     import attend.encoder
@@ -245,6 +247,7 @@ def main(path: str) -> None:
 
     attend.encoder.load = functools.cache(attend.encoder.load)  # type: ignore[assignment]
     attend.encoder.load(attend.encoder.DEFAULT)
+    gc.freeze()  # no process looks through what all of them have
     wakes, wake = socket.socketpair()
     wake.setblocking(False)
     signal.set_wakeup_fd(wake.fileno())
@@ -290,6 +293,7 @@ def _ended() -> Iterator[tuple[int, int]]:
 
 def _serve(connection: socket.socket) -> NoReturn:
     """Do in this process what is asked for, and end with its exit status."""
+    gc.enable()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

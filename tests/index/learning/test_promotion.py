@@ -47,7 +47,7 @@ def scipy_p(differences: np.ndarray) -> float:
         lambda a, b, axis: np.mean(a - b, axis=axis),
         permutation_type="samples",
         vectorized=True,
-        n_resamples=100_000,
+        n_resamples=20_000,
         rng=3,
     ).pvalue
 

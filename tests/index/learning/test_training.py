@@ -37,6 +37,7 @@ from attend.write.feedback import add_feedback
 from tests.index.drawn import unit
 from tests.index.helpers import several_keys, vector_data
 from tests.index.world import WORDS, words
+from tests.many import some
 
 WIDTH = 8
 FIELDS = {"promoted", "reason", "version", "before", "after", "views", "chosen", "seconds"}
@@ -715,13 +716,13 @@ def rash(monkeypatch):
 def test_what_cannot_gain_is_hardly_ever_promoted_and_worse(tmp_path, rash, noise, shuffled):
     """Shuffled labels, and a collection at its ceiling; in at most one of twenty.
 
-    Were everything promoted that is chosen, six of the shuffled ones would be worse.
+    Were everything promoted that is chosen, six of twenty shuffled ones would be worse.
     """
-    worse = 0
-    for seed in range(20):
+    worse, count = 0, some(20)
+    for seed in range(count):
         planted = Planted(seed, 50, 0.0, noise)
         collection = planted.collection(tmp_path / str(seed))
         planted.teach(collection, 30, shuffled=shuffled)
         report = train(collection, seed=seed)
         worse += bool(report["promoted"]) and significantly_worse(collection, planted)
-    assert worse <= 1
+    assert worse <= count // 20
