@@ -45,9 +45,9 @@ def passes(folder: Path, tests: list[Path], *paths: Path) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The packages and their tests, without what git ignores."""
+    """The packages and their tests, with what Python has compiled of them."""
     for name in ("index", "service", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 

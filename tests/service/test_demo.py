@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from attend.source import documents
 from attend_service import demo
 from attend_service.demo import build, prepare, teach
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
-from tests.places import ROOT
+from tests import warm
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +76,8 @@ def test_modules_are_parsed_and_not_imported() -> None:
         "never = ('this', 'antigravity', 'turtle', 'curses', 'spwd'); "
         "print([module for module in never if module in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = warm.run("-c", code)
+    assert done.returncode == 0, done.stderr
     assert ast.literal_eval(done.stdout) == []
 
 

@@ -20,7 +20,7 @@ from attend.write.feedback import add_feedback
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 from tests.workers import kill_all
 
-DOCUMENTS, QUESTIONS, HALF = 300, 160, 8
+DOCUMENTS, QUESTIONS, HALF = 200, 110, 8
 PATH = "/v1/collections/planted"
 ACTIVE = ("queued", "running")
 
@@ -95,7 +95,7 @@ def follow(server: Server, id: int, until: Callable[[Any], bool]) -> list[Any]:
     deadline = time.monotonic() + LIMIT
     while not until(shown[-1]):
         assert time.monotonic() < deadline, shown[-1]
-        time.sleep(0.02)
+        time.sleep(0.05)
         shown.append(ask(server, "GET", f"/v1/jobs/{id}"))
     return shown
 

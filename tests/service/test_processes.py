@@ -17,7 +17,7 @@ import pytest
 from attend import Data
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
-from tests.workers import workers_of
+from tests.workers import kill_all, workers_of
 
 COUNT = 2
 SEARCH = "/v1/collections/books/search"
@@ -62,6 +62,13 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
 def metric(server: Server, name: str) -> float:
     _, text = server.get_text("/metrics")
     found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
@@ -100,8 +107,12 @@ def test_a_lone_text_may_have_all_cores_unless_fewer_were_named(
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    with several(books) as server:
-        told = Path(f"/proc/{pids(server)[0]}/environ").read_text().split("\0")
+    with running(books, "--processes", str(COUNT)) as server:
+        # Before, it is a copy of the one that starts it.
+        until(lambda: any(b"spawn_main" in command_line(each) for each in pids(server)))
+        started = next(each for each in pids(server) if b"spawn_main" in command_line(each))
+        told = Path(f"/proc/{started}/environ").read_text().split("\0")
+        kill_all(server.process)
     assert f"OMP_THREAD_LIMIT={expected}" in told
     assert f"OMP_NUM_THREADS={max(1, len(os.sched_getaffinity(0)) // COUNT)}" in told
 

@@ -181,9 +181,9 @@ def wait_until_refused(server: Server) -> None:
     pytest.fail("the server still takes connections")
 
 
-def test_ctrl_c_stops_it_cleanly(tmp_path: Path, tiny_encoder_folder: Path) -> None:
+def test_ctrl_c_stops_it_cleanly(tmp_path: Path) -> None:
     with closing(Data(tmp_path)) as data:
-        collection = data.create("default", encoder=str(tiny_encoder_folder))
+        collection = data.create("default")
         collection.upsert([{"id": "a", "text": "a white whale"}])
     with running(tmp_path, cold=True) as server:
         wait_until_ready(server)  # which loads the encoder

@@ -36,12 +36,12 @@ def never() -> bool:
 def collection(tmp_path: Path) -> Iterator[Collection]:
     """Documents that are found by a query turned a little, as each other one is."""
     rng = np.random.default_rng(5)
-    keys = rng.normal(size=(120, 8))
+    keys = rng.normal(size=(60, 8))
     data = Data(tmp_path)
     made = data.create("turned", dimension=8, normalize=True)
     made.upsert([{"id": str(at), "vector": key.tolist()} for at, key in enumerate(keys)])
     turn, _ = np.linalg.qr(rng.normal(size=(8, 8)))
-    add_feedback(made, [{"query": (keys[at] @ turn).tolist(), "id": str(at)} for at in range(100)])
+    add_feedback(made, [{"query": (keys[at] @ turn).tolist(), "id": str(at)} for at in range(50)])
     yield made
     data.close()
 

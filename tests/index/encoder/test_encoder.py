@@ -167,11 +167,16 @@ def test_distinct_texts_give_back_the_list(texts: list[str]) -> None:
 # --- loading ----------------------------------------------------------------------------------
 
 
-def test_importing_is_light_and_loading_is_silent(tiny_encoder_folder: Path) -> None:
+def test_importing_is_light_loading_is_silent_and_the_default_needs_torch_alone(
+    tiny_encoder_folder: Path,
+) -> None:
     script = (
         "import sys, attend.encoder as e\n"
         "assert not {'torch', 'sentence_transformers', 'tokenizers'} & set(sys.modules)\n"
-        "for name in sys.argv[1:]: print(e.load(name).encode_queries(['ice']).shape)\n"
+        "libraries = ('sentence_transformers', 'sklearn', 'transformers')\n"
+        "print(e.load(sys.argv[1]).encode_queries(['ice']).shape)\n"
+        "print([name for name in libraries if name in sys.modules])\n"
+        "print(e.load(sys.argv[2]).encode_queries(['ice']).shape)\n"
     )
     bare = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TOKENIZERS_"))}
     root = ROOT
@@ -183,7 +188,7 @@ def test_importing_is_light_and_loading_is_silent(tiny_encoder_folder: Path) -> 
         text=True,
         check=True,
     )
-    assert done.stdout.split("\n")[:2] == ["(1, 384)", "(1, 32)"]
+    assert done.stdout.split("\n")[:3] == ["(1, 384)", "[]", "(1, 32)"]
     assert done.stderr == ""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +19,7 @@ from attend.core.errors import OverTime
 from attend.core.types import Float32
 from attend.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
 from attend.encoder.tokens import Key
-from tests.places import ROOT
+from tests import warm
 
 LIMIT = 30.0
 """Seconds that anything here may take on a busy machine."""
@@ -138,7 +136,7 @@ from attend.encoder import load
 encoder = load()
 random.seed(0)
 def run():
-    for _ in range(70):
+    for _ in range(40):
         encoder.encode_queries([f"{random.random()} " * random.randint(1, 9)
                                 for _ in range(random.randint(1, 16))])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -148,8 +146,8 @@ print(-run() + run())
 
 def test_shapes_that_came_once_are_not_kept() -> None:
     """In a process of its own: an operator for each shape took a gigabyte by and by."""
-    told = subprocess.run([sys.executable, "-c", GROWTH], cwd=ROOT, capture_output=True, check=True)
-    assert int(told.stdout) < 60  # MiB
+    told = warm.run("-c", GROWTH)
+    assert int(told.stdout) < 34, told.stderr  # MiB
 
 
 # --- keeping ----------------------------------------------------------------------------------

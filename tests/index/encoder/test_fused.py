@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,19 +246,6 @@ def test_a_model_that_cannot_run_in_bfloat16_runs_in_float32(
 
 
 # --- the default model, without its library ---------------------------------------------------
-
-
-def test_the_default_needs_torch_alone() -> None:
-    code = "\n".join(
-        [
-            "import sys, attend.encoder as e",
-            "print(len(e.load().encode_queries(['ice'])))",
-            "print([name for name in ('sentence_transformers', 'sklearn', 'transformers')"
-            " if name in sys.modules])",
-        ]
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.split("\n")[:2] == ["1", "[]"]
 
 
 def test_passages_of_the_default_are_counted_as_its_library_counts() -> None:

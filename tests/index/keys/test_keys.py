@@ -289,7 +289,7 @@ def test_the_memory_of_a_search_is_bounded_whatever_the_batch(monkeypatch, fetch
             tracemalloc.stop()
 
     peak(1)  # the ordinals of keys are made once
-    assert peak(1024) < 1.3 * peak(64) + 1024 * 2000
+    assert peak(512) < 1.3 * peak(64) + 512 * 2000
 
 
 @pytest.mark.parametrize("keys_each", [1, 3, 5000, BLOCK_KEYS + 1])

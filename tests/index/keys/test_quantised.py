@@ -28,6 +28,9 @@ from tests import warm
 from tests.index.helpers import published, vector_data
 
 KEYS, WIDTH, NEAREST = 12_000, 32, 10
+FEW = 1500
+"""Keys that are quantised again and again."""
+
 SHORT = 0.01
 """What may be found less than was promised."""
 
@@ -336,7 +339,7 @@ def whole(tmp_path_factory, vectors) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     data = vector_data(folder)
     collection = data.create(**DOTS)
-    collection.write(documents(vectors, range(3000)))
+    collection.write(documents(vectors, range(FEW)))
     collection.publish()
     data.close()
     return folder
@@ -359,7 +362,7 @@ def test_a_damaged_quantised_index_is_built_again(
         path.write_bytes(content[: len(content) // 2] if kind == "cut" else content)
     with caplog.at_level(logging.WARNING, logger="attend"):
         again = vector_data(tmp_path).collection()
-        check(again, vectors, np.arange(KEYS) < 3000, queries[:20])
+        check(again, vectors, np.arange(KEYS) < FEW, queries[:20])
     assert "The index is built again from the database." in caplog.text
     again.publish()
     assert verify(again).problems == []
