@@ -44,18 +44,12 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def library(
-    environment: Path, tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def library(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder that the installed command built, in a folder of the user's."""
     home = tmp_path_factory.mktemp("home")
     (home / "books.csv").write_text("id,title,price\n1,a whale,4.5\n2,bread,3\n")
-    encoder = ["--encoder", tiny_encoder_folder]
-    run(
-        *(environment / "bin" / "attend", "build", "books.csv", "--data", "library"),
-        *("--value", "price", *encoder),
-        folder=home,
-    )
+    command = [environment / "bin" / "attend", "build", "books.csv", "--data", "library"]
+    run(*command, "--value", "price", folder=home)
     return home / "library"
 
 
