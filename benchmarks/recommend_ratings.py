@@ -32,9 +32,9 @@ from common import (
 )
 
 from attend import Collection, Data
-from attend.core.types import Float32, Float64, Int64
+from attend.core.types import Float32, Float64
 from attend.learning import train
-from attend.learning.data import Ratings as Numbered
+from attend.learning.data import Ratings
 from attend.learning.rating_net import Baseline
 from attend.measure.interactions import RatingErrors
 from attend.measure.statistics import by_group
@@ -48,17 +48,6 @@ FEWEST = 20
 """Ratings of a user, as there."""
 
 LOWEST, HIGHEST = 1, 5
-
-
-class Ratings(NamedTuple):
-    """(r,) who rated what how: positions of users and of items, and whole stars."""
-
-    users: Int64
-    items: Int64
-    values: Float64
-
-    def some(self, which: np.ndarray) -> Ratings:
-        return Ratings(*(each[which] for each in self))
 
 
 class World(NamedTuple):
@@ -112,7 +101,8 @@ def simulated(
     felt = quality[by_item] + liking[by_user, by_item]
     noise = random.normal(0, world.noise, len(by_user))
     stars = 3.3 + bias[by_user] + reach[by_user] * (felt + noise)
-    return Ratings(by_user, by_item, np.clip(np.rint(stars), LOWEST, HIGHEST))
+    values = np.clip(np.rint(stars), LOWEST, HIGHEST)
+    return Ratings(by_user, by_item, values, users, len(embeddings))
 
 
 def _liking(embeddings: Float32, users: int, world: World, random: np.random.Generator) -> Float64:
@@ -214,7 +204,7 @@ def rows(quick: bool, folder: Path = DATA) -> Iterator[Row]:
 def _rows(
     collection: Collection, ids: Sequence[str], ratings: Ratings, folds: int
 ) -> Iterator[Row]:
-    place = np.random.default_rng(0).integers(0, FOLDS, len(ratings.values))
+    place = np.random.default_rng(0).integers(0, FOLDS, len(ratings))
     peers = _tuned(Fold.of(ratings, place == 0, ids), tune=folds > 1)
     errors: dict[str, list[Float64]] = {}
     spread, seconds, new = [], [], []
@@ -268,7 +258,7 @@ def _accuracy(
 
 def _tuned(fold: Fold, tune: bool) -> dict[str, Peer]:
     """The settings of each peer that are best on a part of what a fold trains on."""
-    held = np.random.default_rng(2).random(len(fold.known.values)) < TUNING
+    held = np.random.default_rng(2).random(len(fold.known)) < TUNING
     inner, chosen = Fold.of(fold.known, held, fold.ids), dict[str, Peer]()
     for name, grid in PEERS.items():
         errors = [
@@ -288,19 +278,19 @@ def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> tuple[Float6
     if collection.store.active("predict") is not None:
         collection.rollback("predict")
     known, asked, ids = fold
-    stored = zip(*known.some(~np.isin(known.users, new)), strict=True)
-    events = [Interaction(str(user), ids[item], float(value)) for user, item, value in stored]
+    stored = _triples(known.some(~np.isin(known.users, new)))
+    events = [Interaction(str(user), ids[item], value) for user, item, value in stored]
     add_interactions(collection, events, delete_stored=True)
     report, seconds = timed(lambda: train(collection, objective="ratings"))
     if not report["promoted"]:
         progress(f"Not promoted: {report['reason']}")
-    mean, std = np.empty(len(asked.values)), np.empty(len(asked.values))
-    for user in np.unique(asked.users):
-        places = np.flatnonzero(asked.users == user)
+    mean, std = np.empty(len(asked)), np.empty(len(asked))
+    for user in np.unique(asked.users).tolist():
+        places = asked.of_user(user)
         who: dict[str, Any] = {"user": str(user)}
         if np.isin(user, new):
-            own = zip(*known.some(known.users == user), strict=True)
-            who = {"history": [{"id": ids[item], "value": float(value)} for _, item, value in own]}
+            own = _triples(known.some(known.of_user(user)))
+            who = {"history": [{"id": ids[item], "value": value} for _, item, value in own]}
         targets = [ids[item] for item in asked.items[places]]
         found = collection.recommend(target=targets, **who).predictions
         mean[places] = [each["mean"] for each in found]
@@ -310,27 +300,26 @@ def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> tuple[Float6
 
 def _baseline(fold: Fold) -> Float64:
     """μ + b_i + b_u."""
-    known, asked, ids = fold
-    users = 1 + int(max(known.users.max(), asked.users.max()))
-    base = Baseline(Numbered(*known, user_count=users, item_count=len(ids)))
-    return np.clip(base(asked.users, asked.items), LOWEST, HIGHEST)
+    predicted = Baseline(fold.known)(fold.asked.users, fold.asked.items)
+    return np.clip(predicted, LOWEST, HIGHEST)
 
 
 def _surprise(fold: Fold, peer: Peer) -> Float64:
     """A method of Surprise as it comes, fitted to all users."""
     import surprise  # the peer, which only this needs
 
-    known, asked, _ = fold
     data = surprise.Dataset(surprise.Reader(rating_scale=(LOWEST, HIGHEST)))
-    trainset = data.construct_trainset(
-        [(int(u), int(i), float(v), None) for u, i, v in zip(*known, strict=True)]
-    )
+    trainset = data.construct_trainset([(*each, None) for each in _triples(fold.known)])
     options = {name: each for name, each in peer.items() if name != "name"}
     method = getattr(surprise, peer["name"])(**options)
     method.fit(trainset)
-    return np.array(
-        [method.predict(int(u), int(i)).est for u, i in zip(asked.users, asked.items, strict=True)]
-    )
+    return np.array([method.predict(user, item).est for user, item, _ in _triples(fold.asked)])
+
+
+def _triples(ratings: Ratings) -> Iterator[tuple[int, int, float]]:
+    """Users, items and values."""
+    columns = (ratings.users, ratings.items, ratings.values)
+    return zip(*(each.tolist() for each in columns), strict=True)
 
 
 def _new_users(ratings: Ratings, fold: int) -> np.ndarray:

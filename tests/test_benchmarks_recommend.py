@@ -108,7 +108,7 @@ def test_ratings_that_judge_are_of_another_seed_than_those_that_chose(monkeypatc
 
     def drawing(embeddings, *, seed, **options):
         seeds.append(seed)
-        return recommend_ratings.Ratings(*np.zeros((3, 1)))
+        return recommend_ratings.Ratings(*np.zeros((3, 1)), 1, 1)
 
     vectors = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
     monkeypatch.setattr(recommend_ratings, "_books", lambda data, folder: (None, [], vectors))
