@@ -9,7 +9,7 @@ weights probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from attend.api.base import parse
@@ -26,23 +26,30 @@ from attend.learning.task import (
     PromotionVerdict,
     Task,
     Trained,
+    Trainer,
     objective_of,
 )
 
 __all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]
 
 
-def objectives() -> Mapping[Objective, tuple[Callable[[Task], Trained], str]]:
-    """Return what trains for each objective, and the origin of its versions, for a sentence."""
-    # Imported here: SciPy takes seconds, and a search needs none of it.
-    from attend.learning import answers, interactions, ranking, ratings
+def trainer_of(objective: Objective) -> type[Trainer]:
+    """Return what trains for an objective, imported as it is needed: SciPy takes seconds."""
+    if objective == "ranking":
+        from attend.learning.ranking import RankingTrainer
 
-    return {
-        "ranking": (ranking.learn, "learned from examples what should be found"),
-        "answers": (answers.learn, "learned from stored values what should be answered"),
-        "interactions": (interactions.learn, "learned from interactions what comes next"),
-        "ratings": (ratings.learn, "learned from ratings what users would give documents"),
-    }
+        return RankingTrainer
+    if objective == "answers":
+        from attend.learning.answers import AnswersTrainer
+
+        return AnswersTrainer
+    if objective == "interactions":
+        from attend.learning.interactions import InteractionsTrainer
+
+        return InteractionsTrainer
+    from attend.learning.ratings import RatingsTrainer
+
+    return RatingsTrainer
 
 
 def train(
@@ -71,12 +78,14 @@ def train(
     """
     request = _within(collection, parse(TrainRequest, fields))
     task = Task(collection, request, progress, cancelled)
-    learn, _ = objectives()[request.objective]
     task.watch("reading", 0.0)
     try:
-        trained = learn(task)
+        trainer = trainer_of(request.objective)(task)
     except NothingToLearn as nothing:
         return task.report(PromotionVerdict(False, str(nothing)), nothing.figures, {}, {}, {})
+    results = trainer.cross_validate()
+    task.begin_judging()
+    trained = trainer.judge(results)
     if not trained.verdict.promote and request.promote:
         return task.report(*trained[:5])
     task.watch("fitting", 0.0)
@@ -121,10 +130,9 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
         task.tell("activating", 0.0)
         reason, other = trained.verdict.reason, objective_of(task.active)
         if other is not None and other != objective:
-            _, origin = objectives()[other]
             reason += (
-                f" It takes the place of version {task.active.version}, which {origin}: none of "
-                f"that is in it, and a rollback goes back."
+                f" It takes the place of version {task.active.version}, which learned from "
+                f"{trainer_of(other).lesson}: none of that is in it, and a rollback goes back."
             )
         promoted = result | {"promoted": True, "reason": reason}
         try:

@@ -27,9 +27,10 @@ from attend.learning.calibration import (
     Calibration,
     HeldOutScores,
     fit_null,
+    judged,
     threshold_at,
 )
-from attend.learning.data import ATTEND, BLOCK, Memory, Sparse, products, stacked, top_places
+from attend.learning.data import ATTEND, Memory, Sparse, blocks, products, stacked, top_places
 from attend.learning.fit import (
     Fitted,
     Recipe,
@@ -40,7 +41,7 @@ from attend.learning.fit import (
     shuffled_batches,
 )
 from attend.learning.selection import fold_numbers, sampled
-from attend.measure.statistics import auroc, calibration_error
+from attend.measure.statistics import auroc
 
 RECIPE = Recipe(
     "leave one out",
@@ -184,14 +185,8 @@ class AnswerModel:
         with self.maps.torch.no_grad():
             first = float(log_total(self.logits(batch)).median())
         self.null = self.maps.torch.tensor(first, requires_grad=True)
-
-    @property
-    def parameters(self) -> dict[str, list[Any]]:
-        return {
-            "maps": [self.maps.delta_q],
-            "scale": [self.maps.log_scale],
-            "null": [self.null],
-        }
+        scale, null = [self.maps.log_scale], [self.null]
+        self.parameters = {"maps": [self.maps.delta_q], "scale": scale, "null": null}
 
     def batches(self, steps: int) -> Iterator[AnswerBatch]:
         for queries in shuffled_batches(self.members, self.recipe.batch, steps, self.maps.random):
@@ -344,13 +339,11 @@ def attend_fold(
             term, at a γ of 0, which counts by the best match of what is there: without what is
             right, by that of the others.
     """
-    step = max(1, BLOCK // max(1, int(answers.memory.counts[fold.members].sum())))
-    blocks = []
-    for index in range(0, len(fold.held_out), step):
-        part = slice(index, index + step)
+    parts = []
+    for part in blocks(len(fold.held_out), int(answers.memory.counts[fold.members].sum())):
         term = None if words is None or not lexical else words[part] * np.float32(lexical)
-        blocks.append(_attended(answers, fold, part, scores(part), term, attend))
-    return Held(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+        parts.append(_attended(answers, fold, part, scores(part), term, attend))
+    return joined(parts)
 
 
 def _attended(
@@ -427,9 +420,7 @@ class Blends:
         assert shares is not None  # only labels have shares
         weights = self.weights
         share, correct = np.empty(len(weights)), np.empty(len(weights))
-        step = max(1, BLOCK // max(1, shares.shape[1] + attended.documents.shape[1]))
-        for index in range(0, len(weights), step):
-            part = slice(index, index + step)
+        for part in blocks(len(weights), shares.shape[1] + attended.documents.shape[1]):
             near = attended.documents[part]
             places = np.repeat(np.arange(len(near)), near.shape[1]), near.ravel()
             size = len(near), shares.shape[0]
@@ -456,9 +447,7 @@ class Blends:
         """(q, v): the blended numbers."""
         numbers, weights = self.targets.columns, self.weights
         means = np.empty((len(weights), numbers.shape[1]))
-        step = max(1, BLOCK // max(1, weights.shape[1] * numbers.shape[1]))
-        for index in range(0, len(weights), step):
-            part = slice(index, index + step)
+        for part in blocks(len(weights), weights.shape[1] * numbers.shape[1]):
             near = numbers[self.attended.documents[part]]
             means[part] = np.einsum("qa,qav->qv", weights[part], near)
         return means
@@ -535,14 +524,7 @@ class AnswerScores(HeldOutScores):
         )
         if self.targets.shares is None:  # numbers have no calibration error, and are not checked
             return fit
-        earlier = replace(fit, scale=self.start)
-        return replace(
-            fit,
-            ece_before=calibration_error(*self.sureness(earlier)),
-            ece_after=calibration_error(*self.sureness(fit)),
-            nll_before=self.loss(earlier),
-            nll_after=self.loss(fit),
-        )
+        return judged(fit, [self], [replace(fit, scale=self.start)], [fit])
 
     def no_answer(self, scale: float) -> tuple[float, float | None] | None:
         fit = self._separation(self.attended, scale)

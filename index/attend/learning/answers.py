@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from attend.core.arrays import unit
 from attend.core.errors import InvalidRequest
 from attend.core.types import Float32, Float64, Floats, Int64, Json
 from attend.engines.engine import StoredCollection
+from attend.learning import answer_model, data, selection
 from attend.learning.answer_model import (
     RECIPE,
     Answers,
@@ -28,25 +29,9 @@ from attend.learning.answer_model import (
     DocumentFold,
     Held,
     ValueMap,
-    attend_fold,
-    document_folds,
-    fit_answers,
-    fit_scale,
-    fold_scores,
-    joined,
 )
-from attend.learning.data import (
-    ATTEND,
-    ServedVersion,
-    active_version,
-    memory_of,
-    scale_now,
-    start_of,
-    stored_keys,
-    twins,
-)
+from attend.learning.data import ATTEND, ServedVersion
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
-from attend.learning.selection import Criterion, cross_validate, decide, sampled, select_nested
 from attend.learning.task import (
     FEWEST_QUESTIONS,
     NewVersion,
@@ -103,19 +88,19 @@ def read_answers(
             figures,
         )
     random = np.random.default_rng(request.seed)
-    members = sampled(np.arange(len(rows)), MOST_DOCUMENTS, random)
+    members = selection.sampled(np.arange(len(rows)), MOST_DOCUMENTS, random)
     targets = _targets([values[index] for index in members.tolist()], type.kind)
     if targets is None:
         raise NothingToLearn("All values are the same, and every answer is right.", figures)
     fields = {document.row: document.fields for document in documents}
     texts = ["\n".join(fields[row].values()) for row in rows[members].tolist()]
-    memory = memory_of(collection, rows[members])
+    memory = data.memory_of(collection, rows[members])
     if not np.array_equal(memory.rows, rows[members]):
         raise InvalidRequest("Documents went while they were read; train again.")
     queries = memory.with_vectors(memory.vectors).means()
     if collection.settings.unit_embeddings:
         queries = unit(queries)
-    return Answers(memory, queries, twins(queries, TWIN_COSINE), targets, texts), figures
+    return Answers(memory, queries, data.twins(queries, TWIN_COSINE), targets, texts), figures
 
 
 def _read(
@@ -262,7 +247,7 @@ class FoldAnswers(NamedTuple):
         """Return W_V by the documents of some folds, each answered by those of the others."""
         if self.ridge is None:
             return self.output
-        attended = joined([self.attended[index] for index in folds])
+        attended = answer_model.joined([self.attended[index] for index in folds])
         return Blends(attended, self.targets, self.scale).fit_output(self.ridge)
 
     def blends(self, index: int, others: Sequence[int]) -> Blends:
@@ -275,15 +260,7 @@ Attended = Mapping[AnswerChoice, Sequence[Held]]
 """What the queries of each fold attend to under every choice."""
 
 
-def learn(task: Task) -> Trained:
-    """Learn what makes blended values right."""
-    objective = AnswersObjective(task)
-    attended = objective.cross_validate()
-    task.begin_judging()
-    return objective.judge(attended)
-
-
-class AnswersObjective:
+class AnswersTrainer:
     """Documents with values, of which each fold is answered by the others.
 
     Labels (categories, lists of labels, booleans) are judged by the log of the share that the
@@ -295,6 +272,8 @@ class AnswersObjective:
         words: what `shared_words` gives of each fold; None where no document has a text.
     """
 
+    lesson: ClassVar[str] = "stored values what should be answered"
+
     def __init__(self, task: Task) -> None:
         """
         Raises:
@@ -302,8 +281,8 @@ class AnswersObjective:
         """
         self.task, self.request = task, task.request
         self.answers, self.figures = read_answers(task.collection, self.request)
-        self.start = start_of(self.answers.memory, self.request.dimensions)
-        self.folds = document_folds(self.answers.groups, FOLDS, self.request.seed)
+        self.start = data.start_of(self.answers.memory, self.request.dimensions)
+        self.folds = answer_model.document_folds(self.answers.groups, FOLDS, self.request.seed)
         if len(self.folds) < FOLDS:
             raise NothingToLearn(FEW_TEXTS, self.figures)
         self.words: list[tuple[NDArray[np.float16], Float32]] | None = None
@@ -318,28 +297,26 @@ class AnswersObjective:
 
     def cross_validate(self) -> Attended:
         """Answer each fold under every choice."""
-        tries = [self._try_untrained, self._try_trained]
-        results = cross_validate(range(FOLDS), tries, self.task.watching("trying"))
+        tries = [partial(self._try, (0.0,)), partial(self._try, SHARES)]
+        results = selection.cross_validate(range(FOLDS), tries, self.task.watching("trying"))
         return {choice: [attended[choice] for attended in results] for choice in results[0]}
 
     def judge(self, attended: Attended) -> Trained:
         """Judge each fold by the choice, the scale and the W_V of the others."""
         now, labels = self._current(attended), self.answers.targets.shares is not None
-
-        def select(folds: Sequence[int]) -> FoldAnswers:
-            return self._select(attended, folds)[1]
-
-        def judge(index: int, selected: FoldAnswers) -> tuple[Blends, Blends]:
+        sides: list[list[Blends]] = [[], []]
+        for index in range(FOLDS):
             others = [other for other in range(FOLDS) if other != index]
-            return now.blends(index, others), selected.blends(index, others)
-
-        sides = [*zip(*select_nested(FOLDS, select, judge), strict=True)]
+            for side, answers in zip(sides, (now, self._select(attended, others)[1]), strict=True):
+                side.append(answers.blends(index, others))
         sign = 1.0 if labels else -1.0  # errors are above zero as people read them
 
-        def criterion(name: str, values: Callable[[Blends], Float64], **test: Any) -> Criterion:
+        def criterion(
+            name: str, values: Callable[[Blends], Float64], **test: Any
+        ) -> selection.Criterion:
             before, after = (sign * np.concatenate([*map(values, side)]) for side in sides)
             level = self.task.significance
-            return Criterion(
+            return selection.Criterion(
                 name, name, before, after, errors=not labels, significance=level, **test
             )
 
@@ -348,9 +325,9 @@ class AnswersObjective:
             criterion(gain, Blends.gains, gain=True, tolerance=None),
             criterion(guard, Blends.guards, tolerance=self.request.tolerance),
         ]
-        verdict = decide(criteria, measure=gain, units="documents with values")
+        verdict = selection.decide(criteria, measure=gain, units="documents with values")
         choice, answering = self._select(attended, range(FOLDS))
-        strength = active_version(self.task).memory  # nothing here judges it: it stays
+        strength = data.active_version(self.task).memory  # nothing here judges it: it stays
         before, after = (
             {name: figures[side] for name, figures in verdict.views.items()}
             for side in ("before", "after")
@@ -375,8 +352,8 @@ class AnswersObjective:
         job = partial(self._fit, everything, choice.share)
         (fitted,) = run_parallel([job], self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
-        attended = joined(answering.attended)
-        start = scale_now(self.task.active, memory)
+        attended = answer_model.joined(answering.attended)
+        start = data.scale_now(self.task.active, memory)
         scores = AnswerScores(attended, targets, start, self.request.error_rate, 1 - 1 / FOLDS)
         calibration = scores.checked(self.answers.groups[attended.queries] % 2)
         output = answering.output_by(range(FOLDS))
@@ -395,34 +372,25 @@ class AnswersObjective:
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _try_untrained(self, index: int, watch: Watch) -> dict[AnswerChoice, Held]:
-        attended = self._attend(index, 0.0, unlearned(self.answers.memory, self.start))
-        watch(1.0)
-        return attended
-
-    def _try_trained(self, index: int, watch: Watch) -> dict[AnswerChoice, Held]:
-        fitted = self._fit(self.folds[index], 1.0, watch)
-        attended: dict[AnswerChoice, Held] = {}
-        for share in SHARES:
-            attended |= self._attend(index, share, fitted.mixed(self.start, share))
-        return attended
-
-    def _attend(self, index: int, share: float, fitted: Fitted) -> dict[AnswerChoice, Held]:
-        """Answer a fold under every λ."""
+    def _try(self, shares: Sequence[float], index: int, watch: Watch) -> dict[AnswerChoice, Held]:
+        """Answer a fold under every choice of some shares, of which 1 fits."""
         fold, words = self.folds[index], None if self.words is None else self.words[index][0]
-        scores = fold_scores(self.answers, fitted, fold)
-        return {
-            AnswerChoice(share, lexical): attend_fold(
-                self.answers, fold, scores, words=words, lexical=lexical
-            )
-            for lexical in (LEXICAL if words is not None else LEXICAL[:1])
-        }
+        fitted, attended = self._fit(fold, shares[-1], watch), dict[AnswerChoice, Held]()
+        for share in shares:
+            scores = answer_model.fold_scores(self.answers, fitted.mixed(self.start, share), fold)
+            for lexical in LEXICAL if words is not None else LEXICAL[:1]:
+                attended[AnswerChoice(share, lexical)] = answer_model.attend_fold(
+                    self.answers, fold, scores, words=words, lexical=lexical
+                )
+        return attended
 
     def _fit(self, fold: DocumentFold, share: float, watch: Watch) -> Fitted:
         if not share:
             return unlearned(self.answers.memory, self.start)
         seed = self.request.seed
-        fitted = fit_answers(self.answers, fold.members, start=self.start, seed=seed, watch=watch)
+        fitted = answer_model.fit_answers(
+            self.answers, fold.members, start=self.start, seed=seed, watch=watch
+        )
         return fitted.mixed(self.start, share)
 
     # -- choosing ----------------------------------------------------------------------------------
@@ -431,7 +399,9 @@ class AnswersObjective:
         """Return what answers the documents of some folds best."""
         targets, start = self.answers.targets, self.answers.memory.scale
         scaled = {
-            choice: fit_scale(joined([by_fold[index] for index in folds]), targets, start)
+            choice: answer_model.fit_scale(
+                answer_model.joined([by_fold[index] for index in folds]), targets, start
+            )
             for choice, by_fold in attended.items()
         }
 
@@ -476,8 +446,8 @@ class AnswersObjective:
                 (scale, *_) = active.tuning.get("scale") or [memory.scale]
                 ridge = choices.get("ridge")
                 return FoldAnswers(attended[choice], targets, float(scale), ridge)
-        version = active_version(self.task)
-        stored = stored_keys(collection, version, memory.rows)
+        version = data.active_version(self.task)
+        stored = data.stored_keys(collection, version, memory.rows)
         served = ServedVersion(version, self.task.settings, stored)
         by_fold = [self._served(served, index) for index in range(FOLDS)]
         output = served_output(served, self.answers, self.request.value)
@@ -491,7 +461,7 @@ class AnswersObjective:
             term = None if words is None else served.words(words[0][part], words[1][part])
             return served.scores(queries, fold.members, term)
 
-        return attend_fold(self.answers, fold, scores)
+        return answer_model.attend_fold(self.answers, fold, scores)
 
 
 def served_output(served: ServedVersion, answers: Answers, path: str | None) -> ValueMap | None:

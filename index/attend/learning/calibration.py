@@ -262,21 +262,10 @@ class HeldOutScores(ABC):
         stays = [
             replace(other, scale=self.start, null=other.null_before, levels=None) for other in fits
         ]
-        (ece_before, nll_before), (ece_after, nll_after) = (
-            _judged(parts, several) for several in (stays, fits)
-        )
-        fit = replace(
-            fit,
-            ece_before=ece_before,
-            ece_after=ece_after,
-            nll_before=nll_before,
-            nll_after=nll_after,
-            refused=_refused(parts, fits),
-        )
-        return fit if ece_after <= ece_before else self._kept(fit)
-
-    def _kept(self, fit: Calibration) -> Calibration:
-        """Return a calibration with the scale until now, and the no-answer score that suits it."""
+        fit = replace(judged(fit, parts, stays, fits), refused=_refused(parts, fits))
+        if (fit.ece_after or 0.0) <= (fit.ece_before or 0.0):
+            return fit
+        # Else the scale until now stays, with the no-answer score that suits it.
         questions, error = self.names
         null, threshold = self.no_answer(self.start) or (None, None)
         return replace(
@@ -296,14 +285,22 @@ class HeldOutScores(ABC):
         )
 
 
-def _judged(parts: Sequence[HeldOutScores], fits: Sequence[Calibration]) -> tuple[float, float]:
-    """Return the calibration error and the mean loss over all parts, each by its calibration."""
-    pairs = [*zip(parts, fits, strict=True)]
-    columns = zip(*(part.sureness(fit) for part, fit in pairs), strict=True)
-    losses = [part.loss(fit) for part, fit in pairs]
-    sure, correct, counts = (np.concatenate(column) for column in columns)
-    error = calibration_error(sure, correct, counts)
-    return error, float(np.average(losses, weights=[len(part) for part in parts]))
+def judged(
+    fit: Calibration,
+    parts: Sequence[HeldOutScores],
+    before: Sequence[Calibration],
+    after: Sequence[Calibration],
+) -> Calibration:
+    """Return a calibration with the calibration error and the mean loss over all parts, each by its
+    calibration before and after."""
+    figures: dict[str, float] = {}
+    for side, fits in (("before", before), ("after", after)):
+        pairs = [*zip(parts, fits, strict=True)]
+        columns = zip(*(part.sureness(fit) for part, fit in pairs), strict=True)
+        figures[f"ece_{side}"] = calibration_error(*map(np.concatenate, columns))
+        losses = [part.loss(fit) for part, fit in pairs]
+        figures[f"nll_{side}"] = float(np.average(losses, weights=[len(part) for part in parts]))
+    return replace(fit, **figures)
 
 
 def _refused(parts: Sequence[HeldOutScores], fits: Sequence[Calibration]) -> float | None:
@@ -432,14 +429,8 @@ class RankingScores(HeldOutScores):
         earlier = replace(blank, scale=self.start, null=before, levels=NO_LEVELS)
         # Where no loss is least (all is right already), the optimiser may end behind the start.
         after = min((blank, earlier), key=self.loss)
-        return replace(
-            after,
-            threshold=self._threshold(after),
-            ece_before=calibration_error(*self.sureness(earlier)),
-            ece_after=calibration_error(*self.sureness(after)),
-            nll_before=self.loss(earlier),
-            nll_after=self.loss(after),
-        )
+        after = replace(after, threshold=self._threshold(after))
+        return judged(after, [self], [earlier], [after])
 
     def no_answer(self, scale: float) -> tuple[float, float | None]:
         null = Loss(self.as_is, self.hidden, scale).best_null()

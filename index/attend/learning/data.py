@@ -4,7 +4,7 @@ version that answers as a training begins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -133,16 +133,21 @@ def twins(embeddings: Float32, cosine: float = TWIN_COSINE) -> Int64:
         return groups
     direct = unit(embeddings)
     away = unit(direct - direct.mean(axis=0))
-    step = max(1, PAIRS // count)
-    for index in range(0, count, step):
-        block = slice(index, index + step)
+    for block in blocks(count, count, PAIRS):
         near = (away[block] @ away.T > cosine) | (direct[block] @ direct.T > SAME_COSINE)
         first, second = np.nonzero(near)
-        pairs = groups[first + index], groups[second]
+        pairs = groups[first + block.start], groups[second]
         edges = sparse.coo_array((np.ones(len(first), dtype=bool), pairs), shape=(count, count))
         _, labels = sparse.csgraph.connected_components(edges, directed=False)
         groups = np.asarray(labels, dtype=np.int64)[groups]
     return groups
+
+
+def blocks(count: int, numbers: int, room: int = BLOCK) -> Iterator[slice]:
+    """Divide `count` units of so many numbers each, as many at once as there is room for."""
+    step = max(1, room // max(1, numbers))
+    for start in range(0, count, step):
+        yield slice(start, start + step)
 
 
 def products(queries: Float32, keys: Float32) -> Float32:
@@ -394,10 +399,9 @@ class ServedVersion:
     def ndcg(self, questions: Questions, among: Bool | None = None) -> Float64:
         """nDCG@10 of questions (q,) over some documents (n,), all if None."""
         ranked = np.arange(len(self.table)) if among is None else np.flatnonzero(among)
-        step = max(1, BLOCK // (16 * len(self.table.vectors) * self.mechanism.heads))
         values = [np.empty(0)]
-        for index in range(0, questions.count, step):
-            part = questions.some(np.arange(index, min(index + step, questions.count)))
+        for block in blocks(questions.count, 16 * len(self.table.vectors) * self.mechanism.heads):
+            part = questions.some(np.arange(questions.count)[block])
             words = self.words(part.lexical.toarray()[:, ranked], part.coverage)
             best = top_places(self.scores(part.embeddings, ranked, words), CUT)
             grades = part.relevant.toarray()[:, ranked]

@@ -148,12 +148,17 @@ def run_parallel(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> lis
     """
     lock, done, stopped = threading.Lock(), [0.0] * len(jobs), threading.Event()
 
-    def report(job: int, share: float) -> None:
+    def report(place: int, share: float) -> None:
         if stopped.is_set():
             raise InterruptedError
         with lock:
-            done[job] = max(done[job], share)
+            done[place] = max(done[place], share)
             watch(sum(done) / len(jobs))
+
+    def run(place: int, job: Callable[[Watch], Result]) -> Result:
+        result = job(partial(report, place))
+        report(place, 1.0)
+        return result
 
     import torch  # here: seconds to import
 
@@ -161,7 +166,7 @@ def run_parallel(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> lis
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         with ThreadPoolExecutor(cores, initializer=partial(torch.set_num_threads, 1)) as pool:
-            running = [pool.submit(job, partial(report, place)) for place, job in enumerate(jobs)]
+            running = [pool.submit(run, place, job) for place, job in enumerate(jobs)]
             try:
                 # In the order in which they end: the last one may fail first.
                 for ended in wait(running, return_when=FIRST_EXCEPTION).done:

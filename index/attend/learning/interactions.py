@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -21,42 +21,11 @@ from attend.core.arrays import locate
 from attend.core.settings import Tuning
 from attend.core.types import Bool, Float64, Floats, Int64, Json
 from attend.engines.engine import StoredCollection
-from attend.learning.data import (
-    BLOCK,
-    MOST_DOCUMENTS,
-    Memory,
-    ServedVersion,
-    Sparse,
-    histories_of,
-    lengths,
-    memory_of,
-    products,
-    top_places,
-    without,
-)
+from attend.learning import data, next_items, selection
+from attend.learning.data import BLOCK, Memory, ServedVersion, Sparse, lengths, products, without
 from attend.learning.fit import Fitted, Watch, run_parallel
-from attend.learning.next_items import (
-    MOST_ITEMS,
-    RECIPES,
-    ClosedForm,
-    fit_next_items,
-    item_weights,
-    shuffled_ranks,
-    untrained,
-    words_of,
-)
-from attend.learning.selection import (
-    PART_COST,
-    Judged,
-    Split,
-    best,
-    compare_splits,
-    cross_validate,
-    decide,
-    nested_outcomes,
-    sampled,
-    weights,
-)
+from attend.learning.next_items import MOST_ITEMS, RECIPES, ClosedForm, item_weights
+from attend.learning.selection import Judged, Split, sampled
 from attend.learning.task import (
     FEWEST_QUESTIONS,
     NewVersion,
@@ -100,24 +69,24 @@ def read_histories(collection: StoredCollection, last: int, seed: int) -> Histor
     with collection.store.reading():  # all of one moment
         stored = collection.store.interactions()
         documents, rows = collection.store.counts()[0], None
-        if documents > MOST_DOCUMENTS:  # those with most interactions, and a sample
+        if documents > data.MOST_DOCUMENTS:  # those with most interactions, and a sample
             names, popularity = np.unique(stored.rows, return_counts=True)
-            most = names[np.argsort(-popularity, kind="stable")[: MOST_DOCUMENTS // 2]]
+            most = names[np.argsort(-popularity, kind="stable")[: data.MOST_DOCUMENTS // 2]]
             others = np.setdiff1d(collection.store.matching(compile_filter({})), most)
-            rows = np.union1d(most, sampled(others, MOST_DOCUMENTS - len(most), random))
-        memory = memory_of(collection, rows)
+            rows = np.union1d(most, sampled(others, data.MOST_DOCUMENTS - len(most), random))
+        memory = data.memory_of(collection, rows)
         liking = collection.store.liking()
         index, there = locate(memory.rows, stored.rows)
         counts = np.bincount(index[there], minlength=len(memory))
         members = np.sort(np.argsort(-counts, kind="stable")[:MOST_ITEMS])
-        words = words_of(collection, memory.rows[members])
+        words = next_items.words_of(collection, memory.rows[members])
     users = np.zeros(len(stored.users), dtype=bool)
     users[sampled(np.arange(len(users)), MOST_USERS, random)] = True
     mask = stored.liked & users[stored.user_indices] & there
     shape = len(users), len(memory)
 
     def histories(members: Bool) -> Sparse:
-        return histories_of(stored.user_indices[members], index[members], shape)
+        return data.histories_of(stored.user_indices[members], index[members], shape)
 
     figures: dict[str, Json] = {
         "interactions": len(stored.ids),
@@ -247,7 +216,7 @@ def _random_histories(
     # At least one; and as many in every ten as the share says, however short the histories.
     taken = np.maximum(1, np.round(WITHHELD * counts)).astype(np.int64)
     age = None if times is None else -times
-    out = judged[user] & (shuffled_ranks(user, counts, random, age) < taken[user])
+    out = judged[user] & (next_items.shuffled_ranks(user, counts, random, age) < taken[user])
     training, users = without(histories, out), np.flatnonzero(judged)
     target = without(histories, ~out)[users]
     split: Split = "random" if times is None else "latest"
@@ -276,7 +245,7 @@ class HistoryRanker(NamedTuple):
     """A version, as what ranks documents for a history.
 
     Attributes:
-        logits: gives (i, c), of documents (i,) as queries over candidates (c,).
+        logits: gives (i, c), of documents (i,) as queries over candidates (c,), without items.
         gates: (n,) how much each document counts in a history.
         items: item weights (n, n) on the scale of logits; None for none.
     """
@@ -293,8 +262,9 @@ class HistoryRanker(NamedTuple):
 
         def logits(documents: Int64, candidates: Int64) -> Floats:
             table = memory.with_vectors(keys).some(candidates)
-            z = table.best(np.float32(fitted.scale) * products(queries[documents], table.vectors))
-            return z if items is None else z + items[documents].toarray()[:, candidates]
+            return table.best(
+                np.float32(fitted.scale) * products(queries[documents], table.vectors)
+            )
 
         return cls(logits, gates, items)
 
@@ -314,7 +284,7 @@ def measure(recommender: HistoryRanker, fold: HistoryFold) -> tuple[Float64, Flo
         target = fold.target[part]
         right, withheld = np.zeros(weights.shape, dtype=bool), lengths(target)
         right[np.repeat(np.arange(len(weights)), withheld), column_of[target.indices]] = True
-        hits = np.take_along_axis(right, top_places(weights, CUT), axis=1)
+        hits = np.take_along_axis(right, data.top_places(weights, CUT), axis=1)
         ideal = dcg(np.arange(CUT) < withheld[:, None])
         figures.append((ndcg(hits, ideal), hits.sum(axis=1) / withheld))
     gains, recall = (np.concatenate(column) for column in zip(*figures, strict=True))
@@ -326,17 +296,18 @@ def history_weights(recommender: HistoryRanker, history: Sparse, ranked: Bool) -
     documents = np.flatnonzero(ranked)
     column_of = np.cumsum(ranked) - 1
     sources, row = np.unique(history.indices, return_inverse=True)  # (i,), (t,)
-    _, relative = summed(recommender.logits(sources, documents))  # (i, r)
-    # In float64: a history may hold nearly all of a sum, and the rest is what counts.
-    shares = relative.astype(np.float64)
     users = np.repeat(np.arange(history.shape[0]), lengths(history))  # (t,)
     gates = recommender.gates[history.indices].astype(np.float64)
     gates /= np.bincount(users, gates)[users]
+    z = recommender.logits(sources, documents)  # (i, r)
     factors = np.ones((history.shape[0], len(documents)))  # (h, r)
     if recommender.items is not None:
+        z = z + recommender.items[sources].toarray()[:, documents]
         counted = sparse.csr_array((JOINT * gates, history.indices, history.indptr), history.shape)
         common = (counted @ recommender.items).toarray()[:, documents]
         factors = np.exp(common - common.max(axis=1, keepdims=True, initial=-np.inf))
+    # In float64: a history may hold nearly all of a sum, and the rest is what counts.
+    shares = summed(z)[1].astype(np.float64)
     inside = ranked[history.indices]
     seen = users[inside], column_of[history.indices[inside]]
     factors[seen] = 0  # what is in a history takes no part in the softmaxes of its documents
@@ -421,7 +392,7 @@ class NextItemsChoice(NamedTuple):
     def cost(self) -> float:
         """The gain in nDCG that its parts must be worth together."""
         learned = 0 if self.recipe is None else 1 + self.offsets
-        return PART_COST * (learned + (self.form is not None))
+        return selection.PART_COST * (learned + (self.form is not None))
 
     @property
     def plain(self) -> bool:
@@ -459,20 +430,14 @@ Measures = dict[NextItemsChoice | None, tuple[Float64, Float64]]
 None."""
 
 
-def learn(task: Task) -> Trained:
-    """Learn what comes next."""
-    objective = InteractionsObjective(task)
-    measures = objective.cross_validate()
-    task.begin_judging()
-    return objective.judge(measures)
-
-
-class InteractionsObjective:
+class InteractionsTrainer:
     """Histories, of which some interactions are withheld, and some documents from everybody.
 
     Attributes:
         choices: what is tried.
     """
+
+    lesson: ClassVar[str] = "interactions what comes next"
 
     def __init__(self, task: Task) -> None:
         """
@@ -502,28 +467,32 @@ class InteractionsObjective:
         """Measure every choice, and what recommends now, on what is withheld."""
         watch = self.task.watching("trying")
         weighings = [partial(self._weigh, form) for form in self.forms]
-        by_fold = cross_validate(self.folds, weighings, lambda done: watch(FORMS_SHARE * done))
+        by_fold = selection.cross_validate(
+            self.folds, weighings, lambda done: watch(FORMS_SHARE * done)
+        )
         tries: list[Callable[[int, Watch], Measures]] = [
             *(partial(self._try_recipe, by_fold, name) for name in (*RECIPES, None)),
             self._try_current,
         ]
         places = range(len(self.folds))
         left = 1 - FORMS_SHARE
-        return cross_validate(places, tries, lambda done: watch(FORMS_SHARE + left * done))
+        return selection.cross_validate(
+            places, tries, lambda done: watch(FORMS_SHARE + left * done)
+        )
 
     def judge(self, measures: Sequence[Measures]) -> Trained:
         """Choose, and put the choice to the promotion test."""
         request, judged = self.request, self._judged(measures)
         share_seen, tolerance = request.share_seen, request.tolerance
-        comparisons = compare_splits(
-            nested_outcomes(judged, share_seen, tolerance),
+        comparisons = selection.compare_splits(
+            selection.nested_outcomes(judged, share_seen, tolerance),
             share_seen,
             labels=LABELS,
             tolerance=tolerance,
             significance=self.task.significance,
         )
-        verdict = decide(comparisons, measure=MEASURE, units="users")
-        choice = best(judged, share_seen, tolerance)
+        verdict = selection.decide(comparisons, measure=MEASURE, units="users")
+        choice = selection.best(judged, share_seen, tolerance)
         choices: dict[str, Json] = {
             "objective": "interactions",
             **choice._asdict(),
@@ -531,7 +500,7 @@ class InteractionsObjective:
             "form": choice.form or "none",
             "share_seen": share_seen,
         }
-        shares = weights({fold.split: fold for fold in self.folds}, share_seen)
+        shares = selection.weights({fold.split: fold for fold in self.folds}, share_seen)
 
         def recall(name: NextItemsChoice | None) -> float:
             pairs = zip(self.folds, measures, strict=True)
@@ -571,9 +540,7 @@ class InteractionsObjective:
     # -- one fold ----------------------------------------------------------------------------------
 
     def _weigh(self, form: str, fold: HistoryFold, watch: Watch) -> dict[str, Sparse]:
-        weights = self._item_weights(form, fold.training)
-        watch(1.0)
-        return {form: weights}
+        return {form: self._item_weights(form, fold.training)}
 
     def _try_recipe(
         self, by_fold: Sequence[Mapping[str, Sparse]], name: str | None, place: int, watch: Watch
@@ -602,7 +569,6 @@ class InteractionsObjective:
             several = bool((lengths(training) >= 2).any())
             fitted, items = self.fitted(choice if several else self.choices[0], training, watch)
             recommender = HistoryRanker.of(fitted, self.memory, items)
-        watch(1.0)
         return {None: measure(recommender, fold)}
 
     def _came_about(self) -> NextItemsChoice | None:
@@ -614,7 +580,6 @@ class InteractionsObjective:
         choices = self.task.chosen
         several = int((lengths(self.material.previous) >= 2).sum()) >= FEWEST_QUESTIONS
         recipe, form = choices.get("recipe"), choices.get("form", "none")
-        # Versions from before closed forms name no form.
         known = recipe in (*RECIPES, "none") and (form == "none" or self._is_possible(form))
         if objective_of(self.task.active) != "interactions" or not several or not known:
             return None
@@ -634,8 +599,7 @@ class InteractionsObjective:
 
         def logits(documents: Int64, candidates: Int64) -> Floats:
             by_head = served.logits(moved_queries[documents], candidates)  # (i, H, c)
-            z = np.tensordot(by_head, served.mechanism.gates, axes=(1, 0))
-            return z if items is None else z + items[documents].toarray()[:, candidates]
+            return np.tensordot(by_head, served.mechanism.gates, axes=(1, 0))
 
         return HistoryRanker(logits, version.gates(memory.rows), items)
 
@@ -649,9 +613,11 @@ class InteractionsObjective:
 
     def _fit_recipe(self, name: str | None, histories: Sparse, watch: Watch) -> Fitted:
         if name is None:
-            return untrained(self.memory)
+            return next_items.untrained(self.memory)
         seed = self.request.seed
-        return fit_next_items(self.memory, histories, RECIPES[name], seed=seed, watch=watch)
+        return next_items.fit_next_items(
+            self.memory, histories, RECIPES[name], seed=seed, watch=watch
+        )
 
     def _is_possible(self, form: str) -> bool:
         """Return whether a form is known, and texts have the words that it takes."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,45 +17,12 @@ from attend.core.arrays import KeyTable
 from attend.core.settings import UNTRAINED_MEMORY
 from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
+from attend.learning import data, ranking_model, selection
 from attend.learning.calibration import Calibration, RankingScores
-from attend.learning.data import (
-    Memory,
-    Questions,
-    ServedVersion,
-    Sparse,
-    active_version,
-    answerable,
-    scale_now,
-    stacked,
-    start_of,
-    twins,
-    word_shares,
-)
+from attend.learning.data import Memory, Questions, ServedVersion, Sparse, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
-from attend.learning.ranking_model import (
-    RECIPE,
-    Candidates,
-    QuestionFold,
-    RankingMaterial,
-    find_candidates,
-    fit_ranking,
-    question_folds,
-    read_questions,
-)
-from attend.learning.selection import (
-    LEAST_GAIN,
-    PART_COST,
-    SPLITS,
-    Judged,
-    Outcome,
-    Split,
-    best,
-    compare_splits,
-    cross_validate,
-    decide,
-    nested_outcomes,
-    weights,
-)
+from attend.learning.ranking_model import RECIPE, Candidates, QuestionFold, RankingMaterial
+from attend.learning.selection import LEAST_GAIN, PART_COST, SPLITS, Judged, Outcome, Split
 from attend.learning.task import (
     FEWEST_QUESTIONS,
     NewVersion,
@@ -130,15 +97,7 @@ Rankings = dict[RankingChoice | None, Ranked]
 """A fold under every choice; by None of what answers now."""
 
 
-def learn(task: Task) -> Trained:
-    """Learn what examples call relevant."""
-    objective = RankingObjective(task)
-    rankings = objective.cross_validate()
-    task.begin_judging()
-    return objective.judge(rankings)
-
-
-class RankingObjective:
+class RankingTrainer:
     """Questions, held out in two splits on which the whole grid is tried.
 
     Attributes:
@@ -147,6 +106,8 @@ class RankingObjective:
             it is. So is one whose examples are gone: from none of them it would have learned
             nothing.
     """
+
+    lesson: ClassVar[str] = "examples what should be found"
 
     def __init__(self, task: Task, *, with_texts: bool = False, moves: bool = True) -> None:
         """
@@ -161,7 +122,9 @@ class RankingObjective:
         trained = objective_of(task.active) == "ranking"
         last = int(task.active.report.get("last_example", -1)) if trained else -1
         seed = self.request.seed
-        self.material = read_questions(self.collection, last, seed, with_texts=with_texts)
+        self.material = ranking_model.read_questions(
+            self.collection, last, seed, with_texts=with_texts
+        )
         self.memory, questions, previous, figures, _ = self.material
         if questions.count < FEWEST_QUESTIONS:
             raise NothingToLearn(
@@ -170,21 +133,20 @@ class RankingObjective:
                 f"examples.",
                 figures,
             )
-        self.start = start_of(self.memory, self.request.dimensions)
-        self.groups = twins(questions.embeddings)
-        self.folds = question_folds(questions, self.groups, FOLDS, seed)
+        self.start = data.start_of(self.memory, self.request.dimensions)
+        self.groups = data.twins(questions.embeddings)
+        self.folds = ranking_model.question_folds(questions, self.groups, FOLDS, seed)
         if not self.folds:
             raise NothingToLearn(ONE_QUESTION, figures)
-        self.active = active_version(task)
+        self.active = data.active_version(task)
         several = answerable(previous).sum() >= FEWEST_QUESTIONS
         self.known_now = previous if trained and several else None
 
     def cross_validate(self) -> list[Rankings]:
         """Measure every choice, and what answers now, on each fold."""
-        tries = [self._try_untrained, self.rank_as_now]
-        if "matrices" in self.request.parts:
-            tries.insert(0, self._try_trained)
-        return cross_validate(self.folds, tries, self.task.watching("trying"))
+        shares = [SHARES, (0.0,)] if "matrices" in self.request.parts else [(0.0,)]
+        tries = [*(partial(self._try, each) for each in shares), self.rank_as_now]
+        return selection.cross_validate(self.folds, tries, self.task.watching("trying"))
 
     def judge(self, rankings: Sequence[Rankings]) -> Trained:
         """Choose, and put the choice to the promotion test."""
@@ -194,9 +156,9 @@ class RankingObjective:
             for fold, row in zip(self.folds, rankings, strict=True)
             for split in fold.splits
         ]
-        choice = best(judged, request.share_seen, request.tolerance)
-        outcomes = nested_outcomes(judged, request.share_seen, request.tolerance)
-        criteria = compare_splits(
+        choice = selection.best(judged, request.share_seen, request.tolerance)
+        outcomes = selection.nested_outcomes(judged, request.share_seen, request.tolerance)
+        criteria = selection.compare_splits(
             outcomes,
             request.share_seen,
             groups=self.groups,
@@ -206,7 +168,7 @@ class RankingObjective:
         )
         note = OFFSETS if choice.share > 0 and "offsets" in request.parts else ""
         note += "" if "unseen" in outcomes else UNMEASURED
-        verdict = decide(criteria, measure=MEASURE, units="questions", note=note)
+        verdict = selection.decide(criteria, measure=MEASURE, units="questions", note=note)
         choices: dict[str, Json] = {
             "objective": "ranking",
             "recipe": RECIPE.name if choice.share else "none",
@@ -244,14 +206,10 @@ class RankingObjective:
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _try_trained(self, fold: QuestionFold, watch: Watch) -> Rankings:
-        fitted = self._fit(fold.training, 1.0, watch)
-        return self._rankings(fold, {share: fitted.mixed(self.start, share) for share in SHARES})
-
-    def _try_untrained(self, fold: QuestionFold, watch: Watch) -> Rankings:
-        rankings = self._rankings(fold, {0.0: unlearned(self.memory, self.start)})
-        watch(1.0)
-        return rankings
+    def _try(self, shares: Sequence[float], fold: QuestionFold, watch: Watch) -> Rankings:
+        """Rank a fold's questions under every choice of some shares, of which 1 fits."""
+        fitted = self._fit(fold.training, shares[-1], watch)
+        return self._rankings(fold, {share: fitted.mixed(self.start, share) for share in shares})
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
         """Rank the questions as the active version would that had not seen them either."""
@@ -264,7 +222,6 @@ class RankingObjective:
         served = ServedVersion(version, self.task.settings, table)
         questions = self._moved(fold, version.memory if self.moves else 0.0)
         ndcg = {split: served.ndcg(questions, fold.ranked(split)) for split in fold.splits}
-        watch(1.0)
         return {None: Ranked(ndcg)}
 
     def _as_it_came_about(self, training: Questions, watch: Watch) -> Version:
@@ -275,9 +232,8 @@ class RankingObjective:
             training,
             float(choices["share"]) if learned else 0.0,
             watch,
-            start=start_of(self.memory, choices.get("dimensions")),
-            # Versions from before parts could be chosen have all of them.
-            parts=choices.get("parts") or ["offsets"],
+            start=data.start_of(self.memory, choices["dimensions"]),
+            parts=choices["parts"],
         )
         projection = fitted.projection(self.memory, self.task.settings)
         offsets = fitted.stored_offsets(self.memory)
@@ -292,7 +248,9 @@ class RankingObjective:
         worded = "words" in parts and bool(self.material.questions.lexical[fold.held_out].nnz)
         for share, fitted in fits.items():
             for memory, questions in moved.items():
-                sets = find_candidates(self.memory, fitted, fold.training, questions, among)
+                sets = ranking_model.find_candidates(
+                    self.memory, fitted, fold.training, questions, among
+                )
                 for factor in factors:
                     by_keys = [candidates.by_keys(factor) for candidates in sets]
                     for words in LEXICAL if worded else LEXICAL[:1]:
@@ -336,7 +294,7 @@ class RankingObjective:
         start = self.start if start is None else start
         if not share:
             return unlearned(self.memory, start)
-        fitted = fit_ranking(
+        fitted = ranking_model.fit_ranking(
             self.memory,
             questions,
             start=start,
@@ -356,7 +314,7 @@ class RankingObjective:
         sizes: Counter[Split] = Counter()
         for fold in folds:
             sizes[fold.splits[0]] += len(fold.held_out)
-        shares = weights(sizes, self.request.share_seen)
+        shares = selection.weights(sizes, self.request.share_seen)
         counts = [
             np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
             for fold in folds
@@ -370,14 +328,14 @@ class RankingObjective:
                 hidden_scores(questions, fold, self.memory, fitted, factors, choice.memory)
                 for fold, (fitted, _) in zip(folds, bases, strict=True)
             ]
-            hidden = stacked(parts, -np.inf)
+            hidden = data.stacked(parts, -np.inf)
         scores = RankingScores.of(
-            stacked([candidates.attendable(*factors) for _, candidates in bases], -np.inf),
-            stacked([candidates.grades for _, candidates in bases], 0) > 0,
+            data.stacked([candidates.attendable(*factors) for _, candidates in bases], -np.inf),
+            data.stacked([candidates.grades for _, candidates in bases], 0) > 0,
             np.concatenate(counts),
             hidden,
             error_rate=self.request.error_rate,
-            start=scale_now(self.task.active, self.memory),
+            start=data.scale_now(self.task.active, self.memory),
         )
         return scores.checked(np.concatenate([self.groups[fold.held_out] for fold in folds]) % 2)
 
@@ -420,7 +378,7 @@ def hidden_scores(
     if strength:
         moved = moved_without_answers(questions, fold.training, memory, strength)
         questions = replace(questions, embeddings=moved)
-    (candidates,) = find_candidates(memory, fitted, fold.training, questions)
+    (candidates,) = ranking_model.find_candidates(memory, fitted, fold.training, questions)
     return np.where(candidates.grades > 0, -np.inf, candidates.attendable(*factors))
 
 
@@ -431,7 +389,7 @@ def without_answers(collection: StoredCollection, material: RankingMaterial) -> 
     """
     questions, memory = material.questions, material.memory
     rows = np.split(memory.rows[questions.relevant.indices], questions.relevant.indptr[1:-1])
-    lexical, coverage = word_shares(collection, material.texts, memory, rows)
+    lexical, coverage = data.word_shares(collection, material.texts, memory, rows)
     return replace(questions, lexical=lexical, coverage=coverage)
 
 
@@ -502,12 +460,12 @@ def compare_encoders(
     request = parse(TrainRequest, {})
     task = Task(before, request, progress)
     # Feedback moves the queries of either.
-    objective = RankingObjective(task, with_texts=True, moves=False)
-    material = read_questions(after, -1, request.seed, with_texts=True)
-    version = active_version(Task(after, request))
+    trainer = RankingTrainer(task, with_texts=True, moves=False)
+    material = ranking_model.read_questions(after, -1, request.seed, with_texts=True)
+    version = data.active_version(Task(after, request))
     served = ServedVersion(version, after.settings, material.memory)
-    folds = objective.folds
-    current = cross_validate(folds, [objective.rank_as_now], task.watching("trying"))
+    folds = trainer.folds
+    current = selection.cross_validate(folds, [trainer.rank_as_now], task.watching("trying"))
     outcomes: dict[Split, Outcome] = {}
     for split in SPLITS:
         parts = [
@@ -521,8 +479,8 @@ def compare_encoders(
         ]
         if parts:
             outcomes[split] = Outcome(*map(np.concatenate, zip(*parts, strict=True)))
-    return decide(
-        compare_splits(outcomes, request.share_seen, groups=objective.groups),
+    return selection.decide(
+        selection.compare_splits(outcomes, request.share_seen, groups=trainer.groups),
         measure=MEASURE,
         units="questions",
         note="" if "unseen" in outcomes else UNMEASURED,

@@ -26,12 +26,12 @@ from attend.core.errors import InvalidRequest
 from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning.data import (
-    BLOCK,
     MOST_DOCUMENTS,
     Memory,
     Questions,
     Sparse,
     answerable,
+    blocks,
     ideal_dcg,
     memory_of,
     products,
@@ -420,25 +420,20 @@ def find_candidates(
     queries, keys = fitted.queries(memory, questions.embeddings), fitted.keys(memory)
     stored = fitted.queries(memory, training.embeddings)
     labels = training.relevant.tocsc()
-    step = max(1, BLOCK // (4 * max(1, len(keys), labels.nnz)))
-    blocks: list[list[list[NDArray[Any]]]] = [[] for _ in among]
-    for index in range(0, questions.count, step):
-        part = slice(index, index + step)
+    tables: list[list[list[NDArray[Any]]]] = [[] for _ in among]
+    for part in blocks(questions.count, 4 * max(len(keys), labels.nnz)):
         dense = best(products(queries[part], keys), memory.starts[:-1])
         examples = _by_example(products(queries[part], stored), labels)
         others = questions.lexical[part].toarray(), questions.relevant[part].toarray()
         columns = dense, examples, *others
-        for documents, listed in zip(among, blocks, strict=True):
+        for documents, listed in zip(among, tables, strict=True):
             there = np.arange(len(memory)) if documents is None else np.flatnonzero(documents)
             parts = columns if documents is None else tuple(part[:, there] for part in columns)
             listed.append(_block(there, *parts))
     sets = []
-    for listed in blocks:
-        tables: list[Any] = [
-            stacked(parts, blank)
-            for parts, blank in zip(zip(*listed, strict=True), BLANKS, strict=True)
-        ]
-        sets.append(Candidates._make([*tables, ideal_dcg(tables[-1]), questions.coverage]))
+    for listed in tables:
+        stacks: list[Any] = [*map(stacked, zip(*listed, strict=True), BLANKS)]
+        sets.append(Candidates(*stacks, ideal_dcg(stacks[-1]), questions.coverage))
     return sets
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -318,19 +318,13 @@ SAME = "All ratings are the same, and nothing is left to predict."
 TOO_FEW = "Too few ratings could be held out to prove anything; store more interactions."
 
 
-def learn(task: Task) -> Trained:
-    """Learn what a user would give a document."""
-    objective = RatingsObjective(task)
-    held_out = objective.cross_validate()
-    task.begin_judging()
-    return objective.judge(held_out)
-
-
-class RatingsObjective:
+class RatingsTrainer:
     """Ratings, of which some are held out.
 
     What is learned must predict them better than μ + b_i + b_u does, and than what predicts now.
     """
+
+    lesson: ClassVar[str] = "ratings what users would give documents"
 
     def __init__(self, task: Task) -> None:
         """
@@ -370,34 +364,20 @@ class RatingsObjective:
         }
         if recipe in RECIPES and then.several:
             tries[None] = recipe, then
-        fits = dict(
-            zip(
-                tries,
-                run_parallel(
-                    [partial(self._fit, *given) for given in tries.values()],
-                    self.task.watching("trying"),
-                ),
-                strict=True,
-            )
-        )
+        jobs = [partial(self._fit, *given) for given in tries.values()]
+        fits = run_parallel(jobs, self.task.watching("trying"))
         masks = {split: mask for split, mask in self.judging.items() if mask.sum() >= FEWEST}
         judging = ratings.some(np.concatenate([np.flatnonzero(mask) for mask in masks.values()]))
         after = {
             name: predictions(fitted, self.material.embeddings, self.known, judging)
-            for name, fitted in fits.items()
+            for name, fitted in zip(tries, fits, strict=True)
         }
         ends = float(ratings.values.min()), float(ratings.values.max())
         base = np.clip(Baseline(self.known)(judging.users, judging.items), *ends)
         places = [np.full(mask.sum(), SPLITS.index(split)) for split, mask in masks.items()]
-        held_out = HeldOutRatings(
-            split=np.concatenate(places),
-            users=judging.users,
-            truth=judging.values,
-            before=base,
-            baseline=base,
-            after={name: item for name, item in after.items() if name is not None},
-            ends=ends,
-        )
+        columns = np.concatenate(places), judging.users, judging.values, base, base
+        learned = {name: item for name, item in after.items() if name is not None}
+        held_out = HeldOutRatings(*columns, learned, ends)
         if None not in after:
             return held_out
         return held_out._replace(before=held_out.trusted(after[None], trust))

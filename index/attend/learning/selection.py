@@ -78,8 +78,6 @@ Key = TypeVar("Key", bound=Hashable)
 
 Value = TypeVar("Value")
 
-Selected = TypeVar("Selected")
-
 
 class Choice(Protocol):
     """A point of a parameter grid."""
@@ -133,18 +131,6 @@ def cross_validate(
     for index, result in enumerate(results):
         by_fold[index % len(folds)].update(result)
     return by_fold
-
-
-def select_nested(
-    folds: int,
-    select: Callable[[list[int]], Selected],
-    judge: Callable[[int, Selected], Value],
-) -> list[Value]:
-    """Judge each fold by what `select` chooses on all the others."""
-    return [
-        judge(index, select([other for other in range(folds) if other != index]))
-        for index in range(folds)
-    ]
 
 
 def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf) -> C:
@@ -207,12 +193,12 @@ def nested_outcomes(
     either.
     """
 
-    def judge(index: int, others: list[int]) -> Float64:
-        apart = [_without(judged[other], judged[index].units) for other in others]
-        apart = [fold for fold in apart if len(fold.units)] or list(judged)
-        return judged[index].after[best(apart, share_seen, tolerance)]
-
-    return outcomes_of(judged, select_nested(len(judged), lambda others: others, judge))
+    after = []
+    for fold in judged:
+        apart = [_without(other, fold.units) for other in judged if other is not fold]
+        others = [other for other in apart if len(other.units)] or judged
+        after.append(fold.after[best(others, share_seen, tolerance)])
+    return outcomes_of(judged, after)
 
 
 def outcomes_of(judged: Sequence[Judged[C]], after: Sequence[Float64]) -> dict[Split, Outcome]:

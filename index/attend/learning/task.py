@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from attend.api.learning import OBJECTIVE_ROLES, Objective, TrainRequest
 from attend.core.errors import InvalidRequest
@@ -102,6 +102,26 @@ class Trained(NamedTuple):
     after: Mapping[str, Json]
     choices: Mapping[str, Json]
     fit: Callable[[], NewVersion]
+
+
+class Trainer(Protocol):
+    """The training of one objective, made of a task: it reads what is stored.
+
+    Making it raises NothingToLearn where that proves nothing.
+
+    Attributes:
+        lesson: from what a version learned, and what, for a sentence.
+    """
+
+    lesson: ClassVar[str]
+
+    def __init__(self, task: Task) -> None: ...
+
+    def cross_validate(self) -> Any:
+        """Measure every choice, and what answers now, on what is held out."""
+
+    def judge(self, results: Any) -> Trained:
+        """Choose by these measures, and put the choice to the promotion test."""
 
 
 class Task:
@@ -234,7 +254,5 @@ def significance_of(tests: int) -> float:
 
 def objective_of(version: StoredProjection) -> Objective | None:
     """Return the objective that a version was trained for; None for one that was not trained."""
-    choices: Mapping[str, Any] = version.report.get("chosen") or {}
-    # Versions trained before there was a choice name none.
-    objective: Objective = choices.get("objective", "ranking")
-    return objective if choices else None
+    objective: Objective | None = (version.report.get("chosen") or {}).get("objective")
+    return objective

@@ -8,7 +8,6 @@ documents, whatever the query, and used again until a document or the version ch
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -51,12 +50,8 @@ Plane = Callable[[Floats], Float64]
 """From keys (n, d) to places (n, 2)."""
 
 
-class MapLayout(NamedTuple):
-    """A fitted layout; `explained` has the variance share of each axis of principal components."""
-
-    plane: Plane
-    explained: list[float] | None
-
+MapLayout = tuple[Plane, list[float] | None]
+"""A fitted layout, and the variance share of each axis of principal components."""
 
 LayoutKey = tuple[int, int, str, int]
 """Revision, version, method, and the number of documents it is fitted to."""
@@ -76,8 +71,16 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     active = request.projection or store.state().projection
     now = _version(collection, active)
     was = None if request.before is None else _version(collection, request.before)
-    _check_widths(now, was)
-    answer = _attended(collection, request)
+    if was is not None and was.width != now.width:
+        raise InvalidRequest(
+            f"Version {was.number} has keys of {was.width} dimensions and version {now.number} of "
+            f"{now.width}, and movement needs keys of one width. Leave out `before`.",
+            field="before",
+        )
+    answer = None
+    if request.query is not None:
+        query = request.query.model_dump(exclude_none=True)
+        answer = collection.search(query, k=100, projection=request.projection, fields=[])
     shown = _sample(collection, request, answer, now.width)
     method = "pca" if request.method == "pca" else "tsne"
     plane, explained = _layout(store, now, method, request.limit)
@@ -116,22 +119,6 @@ def _version(collection: Collection, number: int) -> Version:
     return Version(number, version.projection.materialised(), version.tuning, version.offsets)
 
 
-def _check_widths(now: Version, was: Version | None) -> None:
-    if was is not None and was.width != now.width:
-        raise InvalidRequest(
-            f"Version {was.number} has keys of {was.width} dimensions and version {now.number} of "
-            f"{now.width}, and movement needs keys of one width. Leave out `before`.",
-            field="before",
-        )
-
-
-def _attended(collection: Collection, request: MapRequest) -> Answer | None:
-    if request.query is None:
-        return None
-    query = request.query.model_dump(exclude_none=True)
-    return collection.search(query, k=100, projection=request.projection, fields=[])
-
-
 def _sample(
     collection: Collection, request: MapRequest, answer: Answer | None, width: int
 ) -> list[StoredDocument]:
@@ -160,10 +147,9 @@ def _layout(store: CollectionStore, version: Version, method: str, limit: int) -
     if key not in layouts:
         sample = np.array([document.row for document in store.sample(fitted_to)], dtype=np.int64)
         means = _means(version, store.own_keys(sample))
-        layout = MapLayout(*_principal(means)) if method == "pca" else MapLayout(_tsne(means), None)
         for outdated in list(layouts)[: len(layouts) - CACHED + 1]:
             layouts.pop(outdated, None)
-        layouts[key] = layout
+        layouts[key] = _principal(means) if method == "pca" else (_tsne(means), None)
     return layouts[key]
 
 

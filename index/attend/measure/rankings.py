@@ -166,9 +166,12 @@ def rank(
     """
     _check_widths(queries, collection.settings.dimension)
     ids = list(queries)
+    attended = options.get("attend")
+    fields = {"k": min(DEPTH, attended) if isinstance(attended, int) else DEPTH, **options}
     answers: list[Answer] = []
     for start in range(0, len(ids), MAX_BATCH):
-        batch = [_request(queries[id], options) for id in ids[start : start + MAX_BATCH]]
+        part = ids[start : start + MAX_BATCH]
+        batch = [parse(SearchRequest, {"query": queries[id], **fields}) for id in part]
         answers += collection.search_many(batch)
         on_progress(len(batch))
     rankings = {id: _ranking(answer) for id, answer in zip(ids, answers, strict=True)}
@@ -281,12 +284,6 @@ def _check_widths(queries: Mapping[str, QueryInput], width: int) -> None:
             )
 
 
-def _request(query: QueryInput, options: Mapping[str, Any]) -> SearchRequest:
-    attended = options.get("attend")
-    depth = min(DEPTH, attended) if isinstance(attended, int) else DEPTH
-    return parse(SearchRequest, {"query": query, "k": depth, **options})
-
-
 def _ranking(answer: Answer) -> Ranking:
     weight = answer.hits[0].weight if answer.hits else 0.0
     confidence = answer.confidence
@@ -380,7 +377,6 @@ def compare_rankings(
     width = len(MEASURES)
     column = list(MEASURES).index(by)
     gains = after[:, column] - before[:, column]
-    counts = count_gains(gains)
     rising = np.argsort(gains, kind="stable")
     lost = [row for row in rising if gains[row] < -UNCHANGED][:examples]
     gained = [row for row in rising[::-1] if gains[row] > UNCHANGED][:examples]
@@ -396,15 +392,12 @@ def compare_rankings(
             for i, (name, interval) in enumerate(zip(MEASURES, intervals[2 * width :], strict=True))
         },
         measure=by,
-        gained=counts.gained,
-        lost=counts.lost,
-        unchanged=counts.unchanged,
         most_gained=_differences(collection, queries, grades, ranked, values, gained),
         most_lost=_differences(collection, queries, grades, ranked, values, lost),
-        histogram={"edges": counts.edges, "counts": counts.counts},
         queries=len(queries),
         unknown_documents=evaluations[0].unknown_documents,
         disturbed=len(revisions) > 1,
+        **count_gains(gains),
     )
 
 
@@ -427,7 +420,11 @@ def compare_judged(
         InvalidRequest: no query, or too many.
         UnknownProjection: a version does not exist.
     """
-    examples = _stored(collection) if items is None else _sent(items)
+    if items is None:
+        examples = _stored(collection)
+    else:
+        sent = [item.example() for item in items]
+        examples = [(example.query, example.document, example.weight) for example in sent]
     ids: dict[str | bytes, str] = {}
     queries: dict[str, QueryInput] = {}
     qrels: dict[str, dict[str, float]] = {}
@@ -460,11 +457,6 @@ def query_text(query: QueryInput) -> str:
         return query
     numbers = [f"{number:g}" for number in query[:NUMBERS]]
     return f"[{', '.join([*numbers, '…'] if len(query) > NUMBERS else numbers)}]"
-
-
-def _sent(items: Iterable[FeedbackItem]) -> list[tuple[QueryInput, str, float]]:
-    examples = [item.example() for item in items]
-    return [(example.query, example.document, example.weight) for example in examples]
 
 
 def _stored(collection: Collection) -> list[tuple[QueryInput, str, float]]:

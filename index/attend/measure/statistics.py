@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,19 +55,6 @@ class Interval(NamedTuple):
     def bounds(self) -> list[float] | None:
         """Return [low, high], or None where one value has no spread."""
         return None if math.isnan(self.low) else [self.low, self.high]
-
-
-class Gains(NamedTuple):
-    """The number of queries that gained and lost; `counts` lie between the `edges`.
-
-    A query without a change is in `unchanged` alone.
-    """
-
-    gained: int
-    lost: int
-    unchanged: int
-    edges: list[float]
-    counts: list[int]
 
 
 def ndcg(gains: ArrayLike, ideal: ArrayLike) -> Float64:
@@ -233,19 +220,24 @@ def reliability(confidences: ArrayLike, correct: ArrayLike, bins: int = BINS) ->
     return Reliability(listed, round(calibration_error(predicted, observed, bins=bins), 12))
 
 
-def count_gains(gains: Float64) -> Gains:
-    """Count gains (q), each within -1 to 1, in bins of equal width.
+def count_gains(gains: Float64) -> dict[str, Any]:
+    """Count gains (q), each within -1 to 1: gained, lost, unchanged, and a histogram of the first
+    two.
 
     >>> counted = count_gains(np.array([0.25, 0.0, -1.0]))
-    >>> counted.gained, counted.lost, counted.unchanged, sum(counted.counts)
-    (1, 1, 1, 2)
+    >>> counted["gained"], counted["lost"], counted["unchanged"]
+    (1, 1, 1)
     """
     changed = gains[np.abs(gains) > UNCHANGED]
+    gained = int((changed > 0).sum())
     edges = np.round(np.linspace(-1, 1, GAIN_BINS + 1), 12)
     counts, _ = np.histogram(changed, edges)
-    gained = int((changed > 0).sum())
-    lost = len(changed) - gained
-    return Gains(gained, lost, len(gains) - len(changed), edges.tolist(), counts.tolist())
+    return {
+        "gained": gained,
+        "lost": len(changed) - gained,
+        "unchanged": len(gains) - len(changed),
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+    }
 
 
 def calibration_error(

@@ -317,10 +317,11 @@ def test_reliability_of_weight_and_of_confidence(collection):
 def test_gains_are_counted_without_those_that_stayed():
     gains = np.array([0.0, 1e-12, 1.0, -1.0, 0.05, -0.05, 0.31, 0.31])
     found = count_gains(gains)
-    assert (found.gained, found.lost, found.unchanged) == (4, 2, 2)
-    assert len(found.edges) == len(found.counts) + 1
-    assert sum(found.counts) == 6
-    inside = dict(zip(found.edges[:-1], found.counts, strict=True))
+    assert (found["gained"], found["lost"], found["unchanged"]) == (4, 2, 2)
+    edges, counts = found["histogram"]["edges"], found["histogram"]["counts"]
+    assert len(edges) == len(counts) + 1
+    assert sum(counts) == 6
+    inside = dict(zip(edges[:-1], counts, strict=True))
     filled = {edge: count for edge, count in inside.items() if count}
     assert filled == {-1.0: 1, -0.1: 1, 0.0: 1, 0.3: 2, 0.9: 1}
 
