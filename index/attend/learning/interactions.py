@@ -482,17 +482,11 @@ class InteractionsTrainer:
 
     def judge(self, measures: Sequence[Measures]) -> Trained:
         """Choose, and put the choice to the promotion test."""
-        request, judged = self.request, self._judged(measures)
-        share_seen, tolerance = request.share_seen, request.tolerance
-        comparisons = selection.compare_splits(
-            selection.nested_outcomes(judged, share_seen, tolerance),
-            share_seen,
-            labels=LABELS,
-            tolerance=tolerance,
-            significance=self.task.significance,
+        share_seen, significance = self.request.share_seen, self.task.significance
+        choice, criteria = selection.contest(
+            self._judged(measures), self.request, significance, labels=LABELS
         )
-        verdict = selection.decide(comparisons, measure=MEASURE, units="users")
-        choice = selection.best(judged, share_seen, tolerance)
+        verdict = selection.decide(criteria, measure=MEASURE, units="users")
         choices: dict[str, Json] = {
             "objective": "interactions",
             **choice._asdict(),

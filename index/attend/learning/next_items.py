@@ -147,15 +147,9 @@ class NextItemsModel:
         self.queries = torch.from_numpy(queries / self.length)  # (n, d)
         self.keys = torch.from_numpy(centred / self.length)  # (m, d)
         self.log_gates = torch.zeros(len(memory), requires_grad=True)
-
-    @property
-    def parameters(self) -> dict[str, list[Any]]:
-        maps = self.maps
-        return {
-            "maps": [maps.delta_q, maps.delta_k, maps.log_scale],
-            "offsets": [maps.offsets],
-            "gates": [self.log_gates],
-        }
+        maps = [self.maps.delta_q, self.maps.delta_k, self.maps.log_scale]
+        gates = [self.log_gates]
+        self.parameters = {"maps": maps, "offsets": [self.maps.offsets], "gates": gates}
 
     def batches(self) -> list[Int64]:
         """Return the users of each step, about equally many interactions in each."""

@@ -156,18 +156,11 @@ class RankingTrainer:
             for fold, row in zip(self.folds, rankings, strict=True)
             for split in fold.splits
         ]
-        choice = selection.best(judged, request.share_seen, request.tolerance)
-        outcomes = selection.nested_outcomes(judged, request.share_seen, request.tolerance)
-        criteria = selection.compare_splits(
-            outcomes,
-            request.share_seen,
-            groups=self.groups,
-            tolerance=request.tolerance,
-            significance=self.task.significance,
-            least=LEAST_GAIN,
+        choice, criteria = selection.contest(
+            judged, request, self.task.significance, groups=self.groups, least=LEAST_GAIN
         )
         note = OFFSETS if choice.share > 0 and "offsets" in request.parts else ""
-        note += "" if "unseen" in outcomes else UNMEASURED
+        note += "" if any(item.name == "unseen" for item in criteria) else UNMEASURED
         verdict = selection.decide(criteria, measure=MEASURE, units="questions", note=note)
         choices: dict[str, Json] = {
             "objective": "ranking",

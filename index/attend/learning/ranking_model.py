@@ -266,15 +266,8 @@ class RankingModel:
         self.labelled = np.unique(questions.judged.indices).astype(np.int64)
         movable = memory.positions(self.labelled if offsets else self.labelled[:0])
         self.maps = Residual(memory, start, scale=memory.scale, offset_keys=movable, seed=seed)
-
-    @property
-    def parameters(self) -> dict[str, list[Any]]:
-        maps = self.maps
-        return {
-            "maps": [maps.delta_q, maps.delta_k],
-            "scale": [maps.log_scale],
-            "offsets": [maps.offsets],
-        }
+        matrices, scale = [self.maps.delta_q, self.maps.delta_k], [self.maps.log_scale]
+        self.parameters = {"maps": matrices, "scale": scale, "offsets": [self.maps.offsets]}
 
     def loss(self, batch: Int64) -> Any:
         """Return the mean cross-entropy of some questions (b,)."""

@@ -273,10 +273,9 @@ class RatingNet:
             name: torch.tensor(array, dtype=torch.float32, requires_grad=True)
             for name, array in start.items()
         }
-
-    @property
-    def parameters(self) -> dict[str, list[Any]]:
-        return {group: [self.tensors[name] for name in names] for group, names in GROUPS.items()}
+        self.parameters = {
+            group: [self.tensors[name] for name in names] for group, names in GROUPS.items()
+        }
 
     def loss(self, batch: RatingBatch) -> Any:
         """Return the mean squared error of the ratings to guess."""

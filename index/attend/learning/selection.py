@@ -27,6 +27,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from attend.api.learning import TrainRequest
 from attend.core.types import Float64, Int64
 from attend.learning.fit import Watch, run_parallel
 from attend.learning.task import SIGNIFICANCE, PromotionVerdict
@@ -199,6 +200,16 @@ def nested_outcomes(
         others = [other for other in apart if len(other.units)] or judged
         after.append(fold.after[best(others, share_seen, tolerance)])
     return outcomes_of(judged, after)
+
+
+def contest(
+    judged: Sequence[Judged[C]], request: TrainRequest, significance: float, **test: Any
+) -> tuple[C, list[Criterion]]:
+    """Return the best choice, and what nested choices must show of it: see `compare_splits`."""
+    share_seen, tolerance = request.share_seen, request.tolerance
+    outcomes = nested_outcomes(judged, share_seen, tolerance)
+    test |= {"tolerance": tolerance, "significance": significance}
+    return best(judged, share_seen, tolerance), compare_splits(outcomes, share_seen, **test)
 
 
 def outcomes_of(judged: Sequence[Judged[C]], after: Sequence[Float64]) -> dict[Split, Outcome]:
