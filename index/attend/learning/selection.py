@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from statistics import NormalDist
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -33,7 +33,6 @@ from attend.learning.fit import Watch, run_parallel
 from attend.learning.task import SIGNIFICANCE, PromotionVerdict
 from attend.measure.statistics import (
     LEVEL,
-    Interval,
     by_group,
     difference_intervals,
     paired_randomisation,
@@ -285,9 +284,9 @@ QUESTION_LABELS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Criterion:
-    """Values of held-out units before and after, (h,) each, and what they must show.
+    """Values of held-out units before and after, (h,) each, what they must show, and show.
 
     Attributes:
         label: the name in a sentence.
@@ -298,6 +297,15 @@ class Criterion:
         tolerance: the loss that has to be ruled out; of errors, which have units of their own, as a
             share of the one before. None where any loss may be.
         significance: the chance of an error that the test may have.
+        figures: the label, both means, their difference with its interval, and the p-value.
+        change: the difference of the means, above zero where what was learned is better.
+        gained: whether the gain leaves no doubt, however small it is.
+        worst: the largest change for the worse that is not ruled out: NaN of one group.
+        limit: the loss that has to be ruled out, in units of the measure.
+        safe: whether a larger loss is ruled out.
+        lost: whether a loss leaves no doubt, and more than the limit is not ruled out.
+        detectable: the true difference that as many units as there are show with a power of 0.8;
+            NaN of one group.
     """
 
     name: str
@@ -312,79 +320,42 @@ class Criterion:
     tolerance: float | None = TOLERANCE
     significance: float = SIGNIFICANCE
 
-    @cached_property
-    def figures(self) -> dict[str, Any]:
-        """The label, both means, their difference with its interval, and the p-value."""
-        before, after = self._observations
-        interval, _ = self._intervals
-        means = [float(side.mean()) for side in (self.before, self.after)]
-        if self.squares:
-            means = [float(np.sqrt(mean)) for mean in means]
-        bounds = [float(bound) / self._unit for bound in (interval.low, interval.high)]
-        return {
+    def __post_init__(self) -> None:
+        sides, means = [self.before, self.after], [self.before.mean(), self.after.mean()]
+        if self.groups is not None:  # one observation of each
+            sides = [by_group(side, self.groups) for side in sides]
+        unit = 1.0
+        if self.squares:  # a² − b² = (a − b)(a + b) gives the interval of roots
+            means = [np.sqrt(mean) for mean in means]
+            unit = max(float(sum(means)), 1e-12)
+        # The usual interval, and the one that the test looks at.
+        levels = [LEVEL, 1 - 2 * self.significance]
+        usual, tested = difference_intervals(*sides[::-1], levels)
+        bounds = [usual.low / unit, usual.high / unit]
+        before, after = map(float, means)
+        difference = after - before if self.squares else usual.mean
+        self.figures: dict[str, Any] = {
             "label": self.label,
-            "before": means[0],
-            "after": means[1],
-            "difference": means[1] - means[0] if self.squares else float(interval.mean),
+            "before": before,
+            "after": after,
+            "difference": difference,
             "interval": None if np.isnan(bounds).any() else bounds,
-            "p": float(paired_randomisation(after, before)),
+            "p": paired_randomisation(*sides[::-1]),
             "queries": len(self.before),
-            "groups": len(before),
+            "groups": len(sides[0]),
         }
-
-    @property
-    def change(self) -> float:
-        """The difference of the means, above zero where what was learned is better."""
-        difference: float = self.figures["difference"]
-        return -difference if self.errors else difference
-
-    @cached_property
-    def _intervals(self) -> list[Interval]:
-        """Return the usual interval of the difference, and the one that the test looks at."""
-        before, after = self._observations
-        return difference_intervals(after, before, [LEVEL, 1 - 2 * self.significance])
-
-    @cached_property
-    def _observations(self) -> tuple[Float64, Float64]:
-        """Values before and after, (n,) each: one of each group."""
-        if self.groups is None:
-            return self.before, self.after
-        return by_group(self.before, self.groups), by_group(self.after, self.groups)
-
-    @property
-    def _unit(self) -> float:
-        """Return the divisor of an interval: a² − b² = (a − b)(a + b) gives that of roots."""
-        if not self.squares:
-            return 1.0
-        return max(float(np.sqrt(self.before.mean()) + np.sqrt(self.after.mean())), 1e-12)
-
-    @property
-    def gained(self) -> bool:
-        """True where the gain leaves no doubt, however small it is."""
-        return bool(self.figures["p"] < self.significance and self.change > 0)
-
-    @cached_property
-    def worst(self) -> float:
-        """The largest change for the worse that is not ruled out, as a change: NaN of one group."""
-        _, interval = self._intervals
-        return (-interval.high if self.errors else interval.low) / self._unit
-
-    @property
-    def limit(self) -> float:
-        """The loss that has to be ruled out, in units of the measure."""
-        if self.tolerance is None:
-            return math.inf
-        return self.tolerance * (float(self.figures["before"]) if self.errors else 1.0)
-
-    @property
-    def safe(self) -> bool:
-        """True where a larger loss than the limit is ruled out."""
-        return math.isinf(self.limit) or bool(self.worst > -self.limit)
-
-    @property
-    def lost(self) -> bool:
-        """True where a loss leaves no doubt, and more than the limit is not ruled out."""
-        return not self.safe and self.change < 0 and self.figures["p"] < SIGNIFICANCE
+        self.change = -difference if self.errors else difference
+        self.gained = self.figures["p"] < self.significance and self.change > 0
+        self.worst = (-tested.high if self.errors else tested.low) / unit
+        self.limit = math.inf
+        if self.tolerance is not None:
+            self.limit = self.tolerance * (before if self.errors else 1.0)
+        self.safe = math.isinf(self.limit) or self.worst > -self.limit
+        self.lost = not self.safe and self.change < 0 and self.figures["p"] < SIGNIFICANCE
+        level = NormalDist().inv_cdf(1 - self.significance / (2 if self.gain else 1))
+        gains = sides[1] - sides[0]
+        spread = float(gains.std(ddof=1)) / unit if len(gains) > 1 else math.nan
+        self.detectable = (level + NormalDist().inv_cdf(POWER)) * spread / math.sqrt(len(gains))
 
     def units_for(self, difference: float) -> int | None:
         """Return about how many units show a true mean difference with a power of 0.8; None where
@@ -398,16 +369,6 @@ class Criterion:
         if difference <= 0 or not error > 0:
             return None
         return int(float(f"{math.ceil(len(self.before) * (error / difference) ** 2):.2g}"))
-
-    @property
-    def detectable(self) -> float:
-        """The true difference that as many units as there are show with a power of 0.8."""
-        before, after = self._observations
-        if len(before) < 2:
-            return math.nan
-        level = NormalDist().inv_cdf(1 - self.significance / (2 if self.gain else 1))
-        spread = float((after - before).std(ddof=1)) / self._unit
-        return (level + NormalDist().inv_cdf(POWER)) * spread / math.sqrt(len(before))
 
     def sentence(self) -> str:
         """Name both means, and what the test looks at: the p-value, or the loss ruled out."""
