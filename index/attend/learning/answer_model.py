@@ -416,20 +416,14 @@ class Blends:
 
     def likeliest(self) -> tuple[Float64, Float64]:
         """(q,) the largest share of a label in each answer, and whether that label is right."""
-        shares, attended = self.targets.shares, self.attended
+        shares, queries = self.targets.shares, self.attended.queries
         assert shares is not None  # only labels have shares
-        weights = self.weights
-        share, correct = np.empty(len(weights)), np.empty(len(weights))
-        for part in blocks(len(weights), shares.shape[1] + attended.documents.shape[1]):
-            near = attended.documents[part]
-            places = np.repeat(np.arange(len(near)), near.shape[1]), near.ravel()
-            size = len(near), shares.shape[0]
-            spread = sparse.coo_array((weights[part].ravel(), places), shape=size).tocsr()
-            blended = (spread @ shares.astype(np.float64)).toarray()  # (b, c)
-            best = blended.argmax(axis=1)
-            rows = np.arange(len(best))
-            share[part] = blended[rows, best]
-            correct[part] = shares[attended.queries[part]].toarray()[rows, best] > 0
+        share, correct = np.empty(len(queries)), np.empty(len(queries))
+        for part, blended in self._blended(shares.astype(np.float64)):
+            dense = blended.toarray()  # (b, c)
+            best, rows = dense.argmax(axis=1), np.arange(len(dense))
+            share[part] = dense[rows, best]
+            correct[part] = shares[queries[part]].toarray()[rows, best] > 0
         return np.minimum(share, 1.0), correct
 
     def fit_output(self, ridge: float) -> ValueMap:
@@ -445,12 +439,16 @@ class Blends:
 
     def _means(self) -> Float64:
         """(q, v): the blended numbers."""
-        numbers, weights = self.targets.columns, self.weights
-        means = np.empty((len(weights), numbers.shape[1]))
-        for part in blocks(len(weights), weights.shape[1] * numbers.shape[1]):
-            near = numbers[self.attended.documents[part]]
-            means[part] = np.einsum("qa,qav->qv", weights[part], near)
-        return means
+        return np.concatenate([means for _, means in self._blended(self.targets.columns)])
+
+    def _blended(self, values: Any) -> Iterator[tuple[slice, Any]]:
+        """Yield some queries, and their blends of the values (n, v) of all documents: (b, v)."""
+        documents, weights = self.attended.documents, self.weights
+        for part in blocks(len(weights), values.shape[1] + documents.shape[1]):
+            near = documents[part]
+            places = np.repeat(np.arange(len(near)), near.shape[1]), near.ravel()
+            shape = len(near), values.shape[0]
+            yield part, sparse.coo_array((weights[part].ravel(), places), shape=shape) @ values
 
 
 # -- calibration -----------------------------------------------------------------------------------
