@@ -359,28 +359,23 @@ class RatingsTrainer:
         share = min(1.0, int(report.get("ratings", 0)) / max(1, len(ratings)))
         random = np.random.default_rng(self.request.seed)
         then = self.known.some(random.random(len(self.known)) < share)
-        tries: dict[str | None, tuple[str, Ratings]] = {
-            name: (name, self.known) for name in RECIPES
-        }
+        jobs = [partial(self._fit, name, self.known) for name in RECIPES]
         if recipe in RECIPES and then.several:
-            tries[None] = recipe, then
-        jobs = [partial(self._fit, *given) for given in tries.values()]
+            jobs.append(partial(self._fit, recipe, then))
         fits = run_parallel(jobs, self.task.watching("trying"))
         masks = {split: mask for split, mask in self.judging.items() if mask.sum() >= FEWEST}
         judging = ratings.some(np.concatenate([np.flatnonzero(mask) for mask in masks.values()]))
-        after = {
-            name: predictions(fitted, self.material.embeddings, self.known, judging)
-            for name, fitted in zip(tries, fits, strict=True)
-        }
+        predicted = [
+            predictions(fitted, self.material.embeddings, self.known, judging) for fitted in fits
+        ]
         ends = float(ratings.values.min()), float(ratings.values.max())
         base = np.clip(Baseline(self.known)(judging.users, judging.items), *ends)
         places = [np.full(mask.sum(), SPLITS.index(split)) for split, mask in masks.items()]
         columns = np.concatenate(places), judging.users, judging.values, base, base
-        learned = {name: item for name, item in after.items() if name is not None}
-        held_out = HeldOutRatings(*columns, learned, ends)
-        if None not in after:
+        held_out = HeldOutRatings(*columns, dict(zip(RECIPES, predicted, strict=False)), ends)
+        if len(fits) == len(RECIPES):
             return held_out
-        return held_out._replace(before=held_out.trusted(after[None], trust))
+        return held_out._replace(before=held_out.trusted(predicted[-1], trust))
 
     def judge(self, held_out: HeldOutRatings) -> Trained:
         """Choose, and put the choice to the promotion test."""
