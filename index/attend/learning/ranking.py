@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -201,8 +202,27 @@ class RankingTrainer:
 
     def _try(self, shares: Sequence[float], fold: QuestionFold, watch: Watch) -> Rankings:
         """Rank a fold's questions under every choice of some shares, of which 1 fits."""
+        parts, rankings = self.request.parts, Rankings()
         fitted = self._fit(fold.training, shares[-1], watch)
-        return self._rankings(fold, {share: fitted.mixed(self.start, share) for share in shares})
+        moved = {memory: self._moved(fold, memory) for memory in (MEMORY if self.moves else (0.0,))}
+        among = [fold.ranked(split) for split in fold.splits]
+        factors = EXAMPLES if "examples" in parts else EXAMPLES[:1]
+        worded = "words" in parts and bool(self.material.questions.lexical[fold.held_out].nnz)
+        for share, (memory, questions) in product(shares, moved.items()):
+            part = fitted.mixed(self.start, share)
+            sets = ranking_model.find_candidates(self.memory, part, fold.training, questions, among)
+            for factor in factors:
+                by_keys = [candidates.by_keys(factor) for candidates in sets]
+                for words in LEXICAL if worded else LEXICAL[:1]:
+                    ndcg = {
+                        split: candidates.ndcg(candidates.with_words(scores, *words))
+                        for split, candidates, scores in zip(
+                            fold.splits, sets, by_keys, strict=True
+                        )
+                    }
+                    choice = RankingChoice(share, factor, *words, memory)
+                    rankings[choice] = Ranked(ndcg, (part, sets[0]))
+        return rankings
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
         """Rank the questions as the active version would that had not seen them either."""
@@ -231,31 +251,6 @@ class RankingTrainer:
         projection = fitted.projection(self.memory, self.task.settings)
         offsets = fitted.stored_offsets(self.memory)
         return replace(self.active, projection=projection, offsets=offsets)
-
-    def _rankings(self, fold: QuestionFold, fits: Mapping[float, Fitted]) -> Rankings:
-        """Rank a fold's questions under every choice of some fits, by share."""
-        parts, rankings = self.request.parts, Rankings()
-        moved = {memory: self._moved(fold, memory) for memory in (MEMORY if self.moves else (0.0,))}
-        among = [fold.ranked(split) for split in fold.splits]
-        factors = EXAMPLES if "examples" in parts else EXAMPLES[:1]
-        worded = "words" in parts and bool(self.material.questions.lexical[fold.held_out].nnz)
-        for share, fitted in fits.items():
-            for memory, questions in moved.items():
-                sets = ranking_model.find_candidates(
-                    self.memory, fitted, fold.training, questions, among
-                )
-                for factor in factors:
-                    by_keys = [candidates.by_keys(factor) for candidates in sets]
-                    for words in LEXICAL if worded else LEXICAL[:1]:
-                        ndcg = {
-                            split: candidates.ndcg(candidates.with_words(scores, *words))
-                            for split, candidates, scores in zip(
-                                fold.splits, sets, by_keys, strict=True
-                            )
-                        }
-                        choice = RankingChoice(share, factor, *words, memory)
-                        rankings[choice] = Ranked(ndcg, (fitted, sets[0]))
-        return rankings
 
     def _moved(self, fold: QuestionFold, strength: float) -> Questions:
         """Return a fold's questions, moved by those that the fold leaves to learn from.

@@ -131,6 +131,7 @@ class Task:
         role: in which the new version will answer.
         active: the version that answers in that role as the training begins: what the new one has
             to be better than. The untrained one has the number 0.
+        chosen: the choices by which it was trained.
         tests: the promotion tests against that version, with this one.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
@@ -155,6 +156,7 @@ class Task:
         self.progress, self.cancelled = progress, cancelled
         self.role: Role = OBJECTIVE_ROLES[request.objective]
         self.active = collection.store.active(self.role) or untrained(self.role)
+        self.chosen: Mapping[str, Any] = self.active.report.get("chosen") or {}
         self._counter = TESTS.format(self.role, self.active.version)
         self.tests = 1 + int(collection.store.settings().get(self._counter, 0))
 
@@ -162,11 +164,6 @@ class Task:
     def significance(self) -> float:
         """The significance level of this training's promotion test."""
         return significance_of(self.tests)
-
-    @property
-    def chosen(self) -> Mapping[str, Any]:
-        """Choices by which the active version was trained."""
-        return self.active.report.get("chosen") or {}
 
     def watch(self, stage: str, done: float) -> None:
         """Say how far a stage is, unless the training is to stop."""
