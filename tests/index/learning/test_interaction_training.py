@@ -10,7 +10,7 @@ from attend.learning import Cancelled, interactions, train
 from attend.learning.data import without
 from attend.learning.interactions import (
     HistoryRanker,
-    InteractionsObjective,
+    InteractionsTrainer,
     NextItemsChoice,
     history_folds,
     history_weights,
@@ -146,14 +146,14 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
     collection.upsert([several_keys(f"d{at}", each) for at, each in enumerate(near)])
     add_interactions(collection, interactions_of(met))
     trained = []
-    fitted = InteractionsObjective.fitted
+    fitted = InteractionsTrainer.fitted
 
     def keeping(objective, *given):
         trained.append((objective, fitted(objective, *given)))
         return trained[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InteractionsObjective, "fitted", keeping)
+        patch.setattr(InteractionsTrainer, "fitted", keeping)
         only = [NextItemsChoice(None), LEARNED._replace(form=form)]
         patch.setattr(interactions, "choices_of", lambda forms: only)
         report = train(collection, objective="interactions")
