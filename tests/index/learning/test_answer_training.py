@@ -129,7 +129,7 @@ def test_who_replaces_what_was_trained_for_something_else_says_so(tmp_path):
     ranks = given(eye, eye, normalize_queries=True, normalize_keys=True)
     version = collection.store.add_projection(
         *(ranks.kind, ranks.to_bytes(), ranks.fingerprint, {}),
-        report={"chosen": {"recipe": "known documents", "share": 1.0}},
+        report={"chosen": {"objective": "ranking", "recipe": "known documents", "share": 1.0}},
     )
     collection.activate(version)
     report = train(collection, objective="answers")
