@@ -31,15 +31,7 @@ from attend.learning.calibration import (
     threshold_at,
 )
 from attend.learning.data import ATTEND, Memory, Sparse, blocks, products, stacked, top_places
-from attend.learning.fit import (
-    Fitted,
-    Recipe,
-    Residual,
-    Watch,
-    descend,
-    minimise,
-    shuffled_batches,
-)
+from attend.learning.fit import Fitted, Recipe, Residual, Watch, descend, minimise, shuffled_batches
 from attend.learning.selection import fold_numbers, sampled
 from attend.measure.statistics import auroc
 

@@ -31,12 +31,7 @@ from attend.api.learning import TrainRequest
 from attend.core.types import Float64, Int64
 from attend.learning.fit import Watch, run_parallel
 from attend.learning.task import SIGNIFICANCE, PromotionVerdict
-from attend.measure.statistics import (
-    LEVEL,
-    by_group,
-    difference_intervals,
-    paired_randomisation,
-)
+from attend.measure.statistics import LEVEL, by_group, difference_intervals, paired_randomisation
 
 Split = Literal["random", "latest", "unseen", "new"]
 

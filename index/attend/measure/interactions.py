@@ -26,14 +26,7 @@ from attend.collection.collection import Collection
 from attend.core.errors import SourceError
 from attend.core.liking import is_liked
 from attend.core.types import Float64
-from attend.measure.statistics import (
-    Interval,
-    by_group,
-    dcg,
-    mean_interval,
-    mean_intervals,
-    ndcg,
-)
+from attend.measure.statistics import Interval, by_group, dcg, mean_interval, mean_intervals, ndcg
 from attend.store import Interaction
 from attend.values import as_number
 

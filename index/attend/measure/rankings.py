@@ -32,16 +32,8 @@ from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest, SourceError
 from attend.core.types import Float64, QueryInput, same_question
-from attend.measure.statistics import (
-    UNCHANGED,
-    Interval,
-    count_gains,
-    dcg,
-    mean_intervals,
-    ndcg,
-    paired_randomisation,
-    reliability,
-)
+from attend.measure import statistics
+from attend.measure.statistics import Interval, dcg, ndcg, paired_randomisation
 from attend.source import RowItem, RowProblem
 from attend.source.rows import Item
 from attend.write import labels
@@ -119,7 +111,7 @@ class Evaluation:
 
     def intervals(self) -> dict[str, Interval]:
         """Return name → mean with its 95 % bootstrap interval over the queries."""
-        return dict(zip(MEASURES, mean_intervals(self.columns()), strict=True))
+        return dict(zip(MEASURES, statistics.mean_intervals(self.columns()), strict=True))
 
 
 def evaluate(
@@ -373,13 +365,13 @@ def compare_rankings(
     evaluations = [measure(grades, version.run(), collection) for version in ranked]
     before, after = (evaluation.columns() for evaluation in evaluations)  # (q, m) each
     # The same draws of queries serve both versions and their difference.
-    intervals = mean_intervals(np.hstack([before, after, after - before]))
+    intervals = statistics.mean_intervals(np.hstack([before, after, after - before]))
     width = len(MEASURES)
     column = list(MEASURES).index(by)
     gains = after[:, column] - before[:, column]
     rising = np.argsort(gains, kind="stable")
-    lost = [row for row in rising if gains[row] < -UNCHANGED][:examples]
-    gained = [row for row in rising[::-1] if gains[row] > UNCHANGED][:examples]
+    lost = [row for row in rising if gains[row] < -statistics.UNCHANGED][:examples]
+    gained = [row for row in rising[::-1] if gains[row] > statistics.UNCHANGED][:examples]
     values = np.stack([before[:, column], after[:, column]], axis=1)  # (q, 2)
     revisions = {revision for version in ranked for revision in version.revisions}
     return ComparisonAnswer(
@@ -397,7 +389,7 @@ def compare_rankings(
         queries=len(queries),
         unknown_documents=evaluations[0].unknown_documents,
         disturbed=len(revisions) > 1,
-        **count_gains(gains),
+        **statistics.count_gains(gains),
     )
 
 
@@ -486,8 +478,8 @@ def _version(
         evaluation.measures,
         {name: interval.bounds for name, interval in zip(MEASURES, intervals, strict=True)},
         {
-            "weight": reliability(weights, [any(flags[:1]) for flags in relevant]),
-            "confidence": reliability(confidences, [any(flags) for flags in relevant]),
+            "weight": statistics.reliability(weights, [any(flags[:1]) for flags in relevant]),
+            "confidence": statistics.reliability(confidences, [any(flags) for flags in relevant]),
         },
     )
 
