@@ -223,10 +223,7 @@ class Ratings:
     def some(self, members: Bool | Int64) -> Ratings:
         """Return some of them, of as many users and items."""
         return replace(
-            self,
-            users=self.users[members],
-            items=self.items[members],
-            values=self.values[members],
+            self, users=self.users[members], items=self.items[members], values=self.values[members]
         )
 
     @cached_property

@@ -291,13 +291,7 @@ class Residual:
     """
 
     def __init__(
-        self,
-        memory: Memory,
-        start: Float32,
-        *,
-        scale: float,
-        offset_keys: Int64,
-        seed: int,
+        self, memory: Memory, start: Float32, *, scale: float, offset_keys: Int64, seed: int
     ) -> None:
         import torch  # here: seconds to import, and a search needs none of it
 
