@@ -29,6 +29,10 @@ from attend.learning.answer_model import (
     DocumentFold,
     Held,
     ValueMap,
+    attend_fold,
+    fit_answers,
+    fit_scale,
+    joined,
 )
 from attend.learning.data import ATTEND, ServedVersion
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
@@ -247,7 +251,7 @@ class FoldAnswers(NamedTuple):
         """Return W_V by the documents of some folds, each answered by those of the others."""
         if self.ridge is None:
             return self.output
-        attended = answer_model.joined([self.attended[index] for index in folds])
+        attended = joined([self.attended[index] for index in folds])
         return Blends(attended, self.targets, self.scale).fit_output(self.ridge)
 
     def blends(self, index: int, others: Sequence[int]) -> Blends:
@@ -352,7 +356,7 @@ class AnswersTrainer:
         job = partial(self._fit, everything, choice.share)
         (fitted,) = run_parallel([job], self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
-        attended = answer_model.joined(answering.attended)
+        attended = joined(answering.attended)
         start = data.scale_now(self.task.active, memory)
         scores = AnswerScores(attended, targets, start, self.request.error_rate, 1 - 1 / FOLDS)
         calibration = scores.checked(self.answers.groups[attended.queries] % 2)
@@ -379,7 +383,7 @@ class AnswersTrainer:
         for share in shares:
             scores = answer_model.fold_scores(self.answers, fitted.mixed(self.start, share), fold)
             for lexical in LEXICAL if words is not None else LEXICAL[:1]:
-                attended[AnswerChoice(share, lexical)] = answer_model.attend_fold(
+                attended[AnswerChoice(share, lexical)] = attend_fold(
                     self.answers, fold, scores, words=words, lexical=lexical
                 )
         return attended
@@ -388,9 +392,7 @@ class AnswersTrainer:
         if not share:
             return unlearned(self.answers.memory, self.start)
         seed = self.request.seed
-        fitted = answer_model.fit_answers(
-            self.answers, fold.members, start=self.start, seed=seed, watch=watch
-        )
+        fitted = fit_answers(self.answers, fold.members, start=self.start, seed=seed, watch=watch)
         return fitted.mixed(self.start, share)
 
     # -- choosing ----------------------------------------------------------------------------------
@@ -399,9 +401,7 @@ class AnswersTrainer:
         """Return what answers the documents of some folds best."""
         targets, start = self.answers.targets, self.answers.memory.scale
         scaled = {
-            choice: answer_model.fit_scale(
-                answer_model.joined([by_fold[index] for index in folds]), targets, start
-            )
+            choice: fit_scale(joined([by_fold[index] for index in folds]), targets, start)
             for choice, by_fold in attended.items()
         }
 
@@ -461,7 +461,7 @@ class AnswersTrainer:
             term = None if words is None else served.words(words[0][part], words[1][part])
             return served.scores(queries, fold.members, term)
 
-        return answer_model.attend_fold(self.answers, fold, scores)
+        return attend_fold(self.answers, fold, scores)
 
 
 def served_output(served: ServedVersion, answers: Answers, path: str | None) -> ValueMap | None:

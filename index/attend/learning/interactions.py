@@ -24,8 +24,8 @@ from attend.engines.engine import StoredCollection
 from attend.learning import data, next_items, selection
 from attend.learning.data import BLOCK, Memory, ServedVersion, Sparse, lengths, products, without
 from attend.learning.fit import Fitted, Watch, run_parallel
-from attend.learning.next_items import MOST_ITEMS, RECIPES, ClosedForm, item_weights
-from attend.learning.selection import Judged, Split, sampled
+from attend.learning.next_items import MOST_ITEMS, RECIPES, ClosedForm, fit_next_items, item_weights
+from attend.learning.selection import PART_COST, Judged, Split, cross_validate, sampled
 from attend.learning.task import (
     FEWEST_QUESTIONS,
     NewVersion,
@@ -392,7 +392,7 @@ class NextItemsChoice(NamedTuple):
     def cost(self) -> float:
         """The gain in nDCG that its parts must be worth together."""
         learned = 0 if self.recipe is None else 1 + self.offsets
-        return selection.PART_COST * (learned + (self.form is not None))
+        return PART_COST * (learned + (self.form is not None))
 
     @property
     def plain(self) -> bool:
@@ -467,18 +467,14 @@ class InteractionsTrainer:
         """Measure every choice, and what recommends now, on what is withheld."""
         watch = self.task.watching("trying")
         weighings = [partial(self._weigh, form) for form in self.forms]
-        by_fold = selection.cross_validate(
-            self.folds, weighings, lambda done: watch(FORMS_SHARE * done)
-        )
+        by_fold = cross_validate(self.folds, weighings, lambda done: watch(FORMS_SHARE * done))
         tries: list[Callable[[int, Watch], Measures]] = [
             *(partial(self._try_recipe, by_fold, name) for name in (*RECIPES, None)),
             self._try_current,
         ]
         places = range(len(self.folds))
         left = 1 - FORMS_SHARE
-        return selection.cross_validate(
-            places, tries, lambda done: watch(FORMS_SHARE + left * done)
-        )
+        return cross_validate(places, tries, lambda done: watch(FORMS_SHARE + left * done))
 
     def judge(self, measures: Sequence[Measures]) -> Trained:
         """Choose, and put the choice to the promotion test."""
@@ -609,9 +605,7 @@ class InteractionsTrainer:
         if name is None:
             return next_items.untrained(self.memory)
         seed = self.request.seed
-        return next_items.fit_next_items(
-            self.memory, histories, RECIPES[name], seed=seed, watch=watch
-        )
+        return fit_next_items(self.memory, histories, RECIPES[name], seed=seed, watch=watch)
 
     def _is_possible(self, form: str) -> bool:
         """Return whether a form is known, and texts have the words that it takes."""
