@@ -293,14 +293,15 @@ def judged(
 ) -> Calibration:
     """Return a calibration with the calibration error and the mean loss over all parts, each by its
     calibration before and after."""
-    figures: dict[str, float] = {}
-    for side, fits in (("before", before), ("after", after)):
+    errors, losses, sizes = [], [], [len(part) for part in parts]
+    for fits in (before, after):
         pairs = [*zip(parts, fits, strict=True)]
-        columns = zip(*(part.sureness(fit) for part, fit in pairs), strict=True)
-        figures[f"ece_{side}"] = calibration_error(*map(np.concatenate, columns))
-        losses = [part.loss(fit) for part, fit in pairs]
-        figures[f"nll_{side}"] = float(np.average(losses, weights=[len(part) for part in parts]))
-    return replace(fit, **figures)
+        columns = zip(*(part.sureness(own) for part, own in pairs), strict=True)
+        sure, correct, counts = map(np.concatenate, columns)
+        errors.append(calibration_error(sure, correct, counts))
+        losses.append(float(np.average([part.loss(own) for part, own in pairs], weights=sizes)))
+    fit = replace(fit, ece_before=errors[0], ece_after=errors[1])
+    return replace(fit, nll_before=losses[0], nll_after=losses[1])
 
 
 def _refused(parts: Sequence[HeldOutScores], fits: Sequence[Calibration]) -> float | None:

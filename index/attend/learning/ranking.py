@@ -145,8 +145,10 @@ class RankingTrainer:
 
     def cross_validate(self) -> list[Rankings]:
         """Measure every choice, and what answers now, on each fold."""
-        shares = [SHARES, (0.0,)] if "matrices" in self.request.parts else [(0.0,)]
-        tries = [*(partial(self._try, each) for each in shares), self.rank_as_now]
+        tries: list[Callable[[QuestionFold, Watch], Rankings]]
+        tries = [partial(self._try, (0.0,)), self.rank_as_now]
+        if "matrices" in self.request.parts:
+            tries.insert(0, partial(self._try, SHARES))
         return selection.cross_validate(self.folds, tries, self.task.watching("trying"))
 
     def judge(self, rankings: Sequence[Rankings]) -> Trained:

@@ -426,7 +426,7 @@ def find_candidates(
     sets = []
     for listed in tables:
         stacks: list[Any] = [*map(stacked, zip(*listed, strict=True), BLANKS)]
-        sets.append(Candidates(*stacks, ideal_dcg(stacks[-1]), questions.coverage))
+        sets.append(Candidates._make([*stacks, ideal_dcg(stacks[-1]), questions.coverage]))
     return sets
 
 

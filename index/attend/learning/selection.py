@@ -316,16 +316,16 @@ class Criterion:
     significance: float = SIGNIFICANCE
 
     def __post_init__(self) -> None:
-        sides, means = [self.before, self.after], [self.before.mean(), self.after.mean()]
+        earlier, later, means = self.before, self.after, [self.before.mean(), self.after.mean()]
         if self.groups is not None:  # one observation of each
-            sides = [by_group(side, self.groups) for side in sides]
+            earlier, later = by_group(earlier, self.groups), by_group(later, self.groups)
         unit = 1.0
         if self.squares:  # a² − b² = (a − b)(a + b) gives the interval of roots
             means = [np.sqrt(mean) for mean in means]
             unit = max(float(sum(means)), 1e-12)
         # The usual interval, and the one that the test looks at.
         levels = [LEVEL, 1 - 2 * self.significance]
-        usual, tested = difference_intervals(*sides[::-1], levels)
+        usual, tested = difference_intervals(later, earlier, levels)
         bounds = [usual.low / unit, usual.high / unit]
         before, after = map(float, means)
         difference = after - before if self.squares else usual.mean
@@ -335,9 +335,9 @@ class Criterion:
             "after": after,
             "difference": difference,
             "interval": None if np.isnan(bounds).any() else bounds,
-            "p": paired_randomisation(*sides[::-1]),
+            "p": paired_randomisation(later, earlier),
             "queries": len(self.before),
-            "groups": len(sides[0]),
+            "groups": len(earlier),
         }
         self.change = -difference if self.errors else difference
         self.gained = self.figures["p"] < self.significance and self.change > 0
@@ -348,7 +348,7 @@ class Criterion:
         self.safe = math.isinf(self.limit) or self.worst > -self.limit
         self.lost = not self.safe and self.change < 0 and self.figures["p"] < SIGNIFICANCE
         level = NormalDist().inv_cdf(1 - self.significance / (2 if self.gain else 1))
-        gains = sides[1] - sides[0]
+        gains = later - earlier
         spread = float(gains.std(ddof=1)) / unit if len(gains) > 1 else math.nan
         self.detectable = (level + NormalDist().inv_cdf(POWER)) * spread / math.sqrt(len(gains))
 
