@@ -143,9 +143,9 @@ def twins(embeddings: Float32, cosine: float = TWIN_COSINE) -> Int64:
     return groups
 
 
-def blocks(count: int, numbers: int, room: int = BLOCK) -> Iterator[slice]:
+def blocks(count: int, numbers: int, room: int | None = None) -> Iterator[slice]:
     """Divide `count` units of so many numbers each, as many at once as there is room for."""
-    step = max(1, room // max(1, numbers))
+    step = max(1, (room or BLOCK) // max(1, numbers))
     for start in range(0, count, step):
         yield slice(start, start + step)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -479,9 +479,16 @@ class InteractionsTrainer:
     def judge(self, measures: Sequence[Measures]) -> Trained:
         """Choose, and put the choice to the promotion test."""
         share_seen, significance = self.request.share_seen, self.task.significance
-        choice, criteria = selection.contest(
-            self._judged(measures), self.request, significance, labels=LABELS
-        )
+        # Each split in halves of its users; a user is in one half, whatever the split.
+        random = np.random.default_rng(self.request.seed)
+        half = random.integers(HALVES, size=self.material.histories.shape[0])
+        judged = []
+        for (fold, row), side in product(zip(self.folds, measures, strict=True), range(HALVES)):
+            mine = half[fold.users] == side
+            values = {choice: gains[mine] for choice, (gains, _) in row.items()}
+            if mine.any():
+                judged.append(Judged.of(fold.split, fold.users[mine], values))
+        choice, criteria = selection.contest(judged, self.request, significance, labels=LABELS)
         verdict = selection.decide(criteria, measure=MEASURE, units="users")
         choices: dict[str, Json] = {
             "objective": "interactions",
@@ -614,16 +621,3 @@ class InteractionsTrainer:
     def _item_weights(self, form: str, histories: Sparse) -> Sparse:
         """Return the weights of a closed form (n, n) on the scale of logits."""
         return STRENGTH * item_weights(histories, self.material.words, FORMS[form])
-
-    def _judged(self, results: Sequence[Measures]) -> list[Judged[NextItemsChoice]]:
-        """Return each split in halves of its users; a user is in one half, whatever the split."""
-        users = self.material.histories.shape[0]
-        half = np.random.default_rng(self.request.seed).integers(HALVES, size=users)
-        judged = []
-        for fold, measures in zip(self.folds, results, strict=True):
-            for side in range(HALVES):
-                mine = half[fold.users] == side
-                values = {choice: gains[mine] for choice, (gains, _) in measures.items()}
-                if mine.any():
-                    judged.append(Judged.of(fold.split, fold.users[mine], values))
-        return judged

@@ -13,7 +13,6 @@ import numpy as np
 
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
-from attend.collection.versions import Version
 from attend.core.arrays import KeyTable
 from attend.core.settings import UNTRAINED_MEMORY
 from attend.core.types import Bool, Float32, Float64, Int64, Json
@@ -227,32 +226,30 @@ class RankingTrainer:
         return rankings
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
-        """Rank the questions as the active version would that had not seen them either."""
+        """Rank the questions as the active version would that had not seen them either: by its
+        choice, fitted to what it knew, less the fold that judges."""
         version, training, stored = self.active, fold.training, self.memory
         if self.known_now is not None:
             then = self.known_now.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
-            version = self._as_it_came_about(training, watch)
+            choices = self.task.chosen
+            learned = choices["recipe"] != "none" and training.count
+            fitted = self._fit(
+                training,
+                float(choices["share"]) if learned else 0.0,
+                watch,
+                start=data.start_of(self.memory, choices["dimensions"]),
+                parts=choices["parts"],
+            )
+            projection = fitted.projection(self.memory, self.task.settings)
+            version = replace(
+                version, projection=projection, offsets=fitted.stored_offsets(self.memory)
+            )
         table = with_examples(stored, training) if version.examples else stored
         served = ServedVersion(version, self.task.settings, table)
         questions = self._moved(fold, version.memory if self.moves else 0.0)
         ndcg = {split: served.ndcg(questions, fold.ranked(split)) for split in fold.splits}
         return {None: Ranked(ndcg)}
-
-    def _as_it_came_about(self, training: Questions, watch: Watch) -> Version:
-        """Fit the active version's choice to what it knew, less the fold that judges."""
-        choices = self.task.chosen
-        learned = choices["recipe"] != "none" and training.count
-        fitted = self._fit(
-            training,
-            float(choices["share"]) if learned else 0.0,
-            watch,
-            start=data.start_of(self.memory, choices["dimensions"]),
-            parts=choices["parts"],
-        )
-        projection = fitted.projection(self.memory, self.task.settings)
-        offsets = fitted.stored_offsets(self.memory)
-        return replace(self.active, projection=projection, offsets=offsets)
 
     def _moved(self, fold: QuestionFold, strength: float) -> Questions:
         """Return a fold's questions, moved by those that the fold leaves to learn from.

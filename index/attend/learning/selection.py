@@ -190,9 +190,13 @@ def nested_outcomes(
 
     after = []
     for fold in judged:
-        apart = [_without(other, fold.units) for other in judged if other is not fold]
-        others = [other for other in apart if len(other.units)] or judged
-        after.append(fold.after[best(others, share_seen, tolerance)])
+        others = []
+        for split, units, before, values in judged:
+            left = ~np.isin(units, fold.units)
+            if left.any():
+                apart = {choice: column[left] for choice, column in values.items()}
+                others.append(Judged(split, units[left], before[left], apart))
+        after.append(fold.after[best(others or judged, share_seen, tolerance)])
     return outcomes_of(judged, after)
 
 
@@ -249,12 +253,6 @@ def mixed(outcomes: Mapping[Split, Outcome], share_seen: float) -> Outcome:
 def _errors(gains: Float64) -> Float64:
     """Return the standard errors of means over the last axis: (..., h) to (...)."""
     return np.asarray(gains.std(axis=-1) / math.sqrt(max(1, gains.shape[-1] - 1)))
-
-
-def _without(judged: Judged[C], units: Int64) -> Judged[C]:
-    left = ~np.isin(judged.units, units)
-    after = {choice: values[left] for choice, values in judged.after.items()}
-    return Judged(judged.split, judged.units[left], judged.before[left], after)
 
 
 # -- the promotion test ----------------------------------------------------------------------------

@@ -165,7 +165,18 @@ def evaluate(
         by_user[user] = _measured(documents, relevant)
         listed.update(documents)
         on_progress(1)
-    return TopNEvaluation(by_user, len(listed) / max(1, catalogue), _novelty(protocol, listed))
+    users = len(protocol.histories)
+    popularity = Counter(
+        document
+        for history in protocol.histories.values()
+        for document in {event.document for event in history}
+    )
+    bits = math.fsum(
+        count * math.log2(users / max(1, popularity[document]))
+        for document, count in listed.items()
+    )
+    coverage = len(listed) / max(1, catalogue)
+    return TopNEvaluation(by_user, coverage, novelty=bits / max(1, listed.total()))
 
 
 def read_ids(path: Path) -> list[str]:
@@ -193,21 +204,6 @@ def _measured(documents: Sequence[str], relevant: Group[str]) -> tuple[float, fl
     """
     hits = [float(id in relevant) for id in documents]
     return float(ndcg(hits, dcg(np.ones(len(relevant))))), sum(hits) / len(relevant)
-
-
-def _novelty(protocol: Protocol, listed: Counter[str]) -> float:
-    """Return the mean over all recommendations."""
-    users = len(protocol.histories)
-    popularity = Counter(
-        document
-        for history in protocol.histories.values()
-        for document in {event.document for event in history}
-    )
-    bits = math.fsum(
-        count * math.log2(users / max(1, popularity[document]))
-        for document, count in listed.items()
-    )
-    return bits / max(1, listed.total())
 
 
 # -- predictions ----------------------------------------------------------------------------

@@ -156,7 +156,14 @@ def rank(
         on_progress: called with the number of queries that were answered since.
         options: fields of `SearchOptions`; where fewer than DEPTH are attended, those are ranked.
     """
-    _check_widths(queries, collection.settings.dimension)
+    width = collection.settings.dimension
+    for id, query in queries.items():  # a search cannot name it
+        if not isinstance(query, str) and len(query) != width:
+            raise InvalidRequest(
+                f"The query {id!r} has {len(query)} dimensions, but this collection's have "
+                f"{width}; give it {width} numbers.",
+                field="query",
+            )
     ids = list(queries)
     attended = options.get("attend")
     fields = {"k": min(DEPTH, attended) if isinstance(attended, int) else DEPTH, **options}
@@ -263,17 +270,6 @@ def _graded(scores: Mapping[str, float], grades: Mapping[str, float]) -> float:
     ranked = sorted(scores, key=lambda id: -scores[id])
     ideal = dcg(sorted(gains.values(), reverse=True))
     return float(ndcg([gains.get(id, 0.0) for id in ranked], ideal))
-
-
-def _check_widths(queries: Mapping[str, QueryInput], width: int) -> None:
-    """Raise InvalidRequest with the id of a query of another width, which a search cannot name."""
-    for id, query in queries.items():
-        if not isinstance(query, str) and len(query) != width:
-            raise InvalidRequest(
-                f"The query {id!r} has {len(query)} dimensions, but this collection's have "
-                f"{width}; give it {width} numbers.",
-                field="query",
-            )
 
 
 def _ranking(answer: Answer) -> Ranking:

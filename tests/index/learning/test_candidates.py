@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
-from attend.learning import ranking_model as ranking
+from attend.learning import data
 from attend.learning.fit import Fitted, unlearned
 from attend.learning.ranking_model import NEVER, Candidates, find_candidates
 from tests.index.drawn import drawn_questions, memory_of, questions_of, unit
@@ -107,7 +107,7 @@ def test_scores_and_ndcg_against_dense_loops(seed, weights, at_length_one, most)
 @pytest.mark.parametrize("weights", [Weights(0.0, 0.0), Weights(0.9, 0.0), Weights(0.0, 2.0, 1.0)])
 def test_of_many_documents_the_best_are_candidates(weights, monkeypatch):
     """By one way of being found alone, the ten best are exact; compared to ir_measures."""
-    monkeypatch.setattr(ranking, "BLOCK", 8000)  # blocks of a few questions
+    monkeypatch.setattr(data, "BLOCK", 8000)  # blocks of a few questions
     documents = 400
     memory = memory_of([1] * documents, WIDTH, 1)
     known = drawn_questions(9, documents, WIDTH, 2, share=0.02)

@@ -25,7 +25,7 @@ from attend.collection.data import Data
 from attend.collection.versions import Version
 from attend.core.errors import Conflict, InvalidRequest
 from attend.core.settings import Tuning
-from attend.learning import Cancelled, ranking, train
+from attend.learning import Cancelled, ranking, selection, train
 from attend.learning.data import answerable, memory_of, scale_now, start_of
 from attend.learning.fit import run_parallel, unlearned
 from attend.learning.ranking import MEASURE, RankingChoice
@@ -305,8 +305,8 @@ def forced(monkeypatch, choice: RankingChoice) -> None:
     """Whatever was tried, this is chosen, and promoted."""
     figures = {"before": 0.0, "after": 1.0}
     verdict = PromotionVerdict(True, "as the test has it", {"mix": figures})
-    monkeypatch.setattr(ranking, "best", lambda judged, share, tolerance: choice)
-    monkeypatch.setattr(ranking, "decide", lambda *given, **named: verdict)
+    monkeypatch.setattr(selection, "best", lambda judged, share, tolerance: choice)
+    monkeypatch.setattr(selection, "decide", lambda *given, **named: verdict)
 
 
 def held_in(collection, choice: RankingChoice) -> np.ndarray:
