@@ -44,7 +44,7 @@ TODAY: dict[str, int] = {
     "attend/core": 749,
     "attend/engines": 782,
     "attend/keys": 1107,
-    "attend/learning": 3992,
+    "attend/learning": 3993,
     "attend/measure": 918,
     "attend/recommend": 1077,
     "attend/search": 2291,

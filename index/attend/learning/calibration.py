@@ -296,10 +296,11 @@ def judged(
     errors, losses, sizes = [], [], [len(part) for part in parts]
     for fits in (before, after):
         pairs = [*zip(parts, fits, strict=True)]
-        columns = zip(*(part.sureness(own) for part, own in pairs), strict=True)
+        columns = zip(*(part.sureness(calibrated) for part, calibrated in pairs), strict=True)
         sure, correct, counts = map(np.concatenate, columns)
         errors.append(calibration_error(sure, correct, counts))
-        losses.append(float(np.average([part.loss(own) for part, own in pairs], weights=sizes)))
+        by_part = [part.loss(calibrated) for part, calibrated in pairs]
+        losses.append(float(np.average(by_part, weights=sizes)))
     fit = replace(fit, ece_before=errors[0], ece_after=errors[1])
     return replace(fit, nll_before=losses[0], nll_after=losses[1])
 
