@@ -537,5 +537,5 @@ def _refused(collection: Collection, questions: Sequence[str]) -> Float64:
 
 def _made_again(collection: Collection) -> None:
     """Make the test of the documents that there are, whatever was stored."""
-    collection.store.record(SETTING, None)
+    collection.store.put_settings({SETTING: None}, soon=False)
     collection.publish()

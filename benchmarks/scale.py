@@ -50,16 +50,10 @@ from attend.attention import Mechanism, attend_many, default_scale
 from attend.core.arrays import KeyTable
 from attend.core.types import Document, Float32, Int64
 from attend.encoder import DEFAULT, load
-from attend.keys import (
-    Delta,
-    IndexOrigin,
-    IndexTarget,
-    Progress,
-    PublishedIndexes,
-    Segment,
-    Snapshot,
-)
-from attend.keys.vectors import FETCHED, FlatVectors, QuantisedVectors, share_found
+from attend.keys.files import IndexOrigin, Progress, PublishedIndexes
+from attend.keys.segment import Delta, Segment
+from attend.keys.snapshot import Snapshot
+from attend.keys.vectors import FETCHED, FlatVectors, IndexTarget, QuantisedVectors, share_found
 from attend.measure.rankings import evaluate
 from attend.projection import Projection
 
@@ -262,7 +256,9 @@ STARTED = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from attend.keys import Delta, IndexOrigin, Progress, PublishedIndexes, Snapshot
+from attend.keys.segment import Delta
+from attend.keys.files import IndexOrigin, Progress, PublishedIndexes
+from attend.keys.snapshot import Snapshot
 folder, keys, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 known = json.loads((folder / "known.json").read_text())
 started = time.perf_counter()

@@ -22,7 +22,7 @@ import numpy as np
 
 from attend.collection.versions import Version
 from attend.core.arrays import KeyTable
-from attend.core.errors import Conflict, UnknownDocument, Unsupported
+from attend.core.errors import Conflict, Unsupported
 from attend.core.types import Document, Float32, Int64, Json
 from attend.store import (
     NO_OFFSETS,
@@ -42,6 +42,8 @@ from attend.store import (
     StoredProjection,
     StoredVersion,
     VersionDetails,
+    check_active,
+    check_known,
 )
 from attend.store.sql import question_hash
 from attend_milvus.client import BLOCK, Gone, Row, among, read_block, reading
@@ -113,7 +115,7 @@ class RemoteStore(CollectionStore):
             "published": [],
         }
 
-    def put_settings(self, changes: Mapping[str, Json]) -> None:
+    def put_settings(self, changes: Mapping[str, Json], *, soon: bool = True) -> None:
         self._tables.change(lambda record: replace(record, settings={**record.settings, **changes}))
 
     def count_up(self, name: str) -> int:
@@ -319,13 +321,7 @@ class RemoteStore(CollectionStore):
         """Store examples one by one; see `CollectionStore.add_examples`."""
         tables = self._tables
         heads = tables.heads(list({item.document for item in examples}), "strong")
-        unknown = sorted({item.document for item in examples} - heads.keys())
-        if unknown:
-            raise UnknownDocument(
-                f"The examples name {', '.join(map(repr, unknown[:10]))}, and no document has that "
-                f"id; correct it or leave it out.",
-                field="examples",
-            )
+        check_known(heads, [item.document for item in examples], "examples")
         fields = example_fields(tables.dimension)
         make_table(tables.client, tables.examples.name, fields)
         before = {} if forget else {row["example"]: row["id"] for row in self._all_rows(["id"])}
@@ -550,12 +546,7 @@ def version_body(
 
 
 def _activated(record: Known, number: int, expected: int | None) -> Known:
-    if expected is not None and record.version != expected:
-        raise Conflict(
-            f"Projection {record.version} is active by now, where {expected} was expected, so "
-            f"that {number} was not activated; look at both, then activate one by its number.",
-            field="projection",
-        )
+    check_active(record.version, expected, number)
     return record if number == record.version else replace(record, active=(*record.active, number))
 
 

@@ -16,7 +16,8 @@ from attend.collection.data import Data
 from attend.core.types import Document
 from attend.keys.files import Manifest, checksum
 from attend.projection import Projection, given
-from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, selection
+from attend.store import CollectionStore, Entry, Hashes, KeyRow, selection
+from attend.store.database import Store
 from tests import warm
 
 
@@ -60,6 +61,18 @@ def fresh_store(path: Path, dimension: int = 2) -> Store:
         (projection.kind, projection.to_bytes(), projection.fingerprint),
     )
     return store
+
+
+FIRST_WORDS = (
+    "CREATE VIRTUAL TABLE lexical USING fts5("
+    "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
+    "CREATE TRIGGER index_text AFTER INSERT ON documents BEGIN "
+    "INSERT INTO lexical (rowid, text) SELECT new.row, group_concat(value, char(10)) "
+    "FROM json_each(new.fields); END",
+    "CREATE TRIGGER remove_text AFTER DELETE ON documents BEGIN SELECT 1; END",
+    "CREATE TRIGGER reindex_text AFTER UPDATE OF row, fields ON documents BEGIN SELECT 1; END",
+)
+"""The index of words of a database before the last migration, which split texts otherwise."""
 
 
 def index_fields(store: Store, names: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ from attend.exchange.backup import restore_backup, save_backup
 from attend.store.migrations import migrations
 from attend.write.build import WINDOW
 from attend.write.reindex import reindex
+from tests.index.helpers import FIRST_WORDS
 from tests.soak import tiny
 from tests.soak.acts import marker
 from tests.soak.load import WORDS
@@ -131,9 +132,7 @@ def seen(collection: Collection) -> dict[str, Any]:
         "contents": _digest([document[1:] for document in documents]),
         "vectors": _digest([table.tolist() for table in vectors]),
         "feedback": _digest([_plain(one) for one in store.latest_examples(10_000)]),
-        "interactions": _digest(
-            sorted(map(repr, store.interaction_page((0, 0), 10_000).interactions))
-        ),
+        "interactions": _digest(sorted(map(repr, store.interaction_page((0, 0), 10_000)[0]))),
         "versions": [
             (version.role, version.kind, version.note, bool(version.report.get("promoted")))
             for version in versions
@@ -320,6 +319,8 @@ def older(place: Place) -> None:
     before = path.with_name("before.db")
     with closing(sqlite3.connect(before, isolation_level=None)) as db:
         migrations.apply(Database(db, execute_plugins=False), stop_before=LAST)
+        for statement in FIRST_WORDS:
+            db.execute(statement)
         db.execute("ATTACH ? AS new", [str(path)])
         for table in ("settings", "projections", "documents", "keys", "sqlite_sequence"):
             columns = ", ".join(row[1] for row in db.execute(f"PRAGMA main.table_info({table})"))

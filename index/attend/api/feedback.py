@@ -18,7 +18,7 @@ from pydantic import (
 from attend.api import base
 from attend.api.search import AnyQuery, Query
 from attend.core.types import MAX_WEIGHT, Example
-from attend.store.protocol import Interaction, StoredExample
+from attend.store import Interaction, StoredExample
 
 
 def _check_number(label: object) -> object:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from attend.api.base import MAX_DOCUMENTS, MAX_ROW, Reply, Request, WrongField
 from attend.api.feedback import FeedbackItem
-from attend.store.protocol import Role, StoredProjection
+from attend.store import Role, StoredProjection
 
 Objective = Literal["ranking", "answers", "interactions", "ratings"]
 

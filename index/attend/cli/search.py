@@ -470,7 +470,7 @@ def _evaluate_recommendations(
         earlier: Sequence[Interaction] = test.read(collection, files.history).entries
     else:
         count, _ = collection.store.interaction_counts()
-        earlier = collection.store.interaction_page((0, 0), count).interactions
+        earlier = collection.store.interaction_page((0, 0), count)[0]
     withheld = None
     if files.cold is not None:
         ids = interactions.read_ids(files.cold)

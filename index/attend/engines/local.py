@@ -34,8 +34,9 @@ from attend.engines.snapshots import LocalView, Views
 from attend.keys.files import sync_folder
 from attend.projection import Projection, identity
 from attend.recommend.predict import read_model
-from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
+from attend.store import ROLES, Hashes, KeyRow, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE
+from attend.store.database import Store
 from attend.store.sql import count_change, own_key_rows
 from attend.write.ingest import key_hash, value_hash
 

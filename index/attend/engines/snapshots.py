@@ -32,11 +32,12 @@ from attend.core.errors import (
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, OnStage
 from attend.engines.engine import OnSettings, masked
-from attend.keys import Image, IndexOrigin, IndexTarget, Progress, PublishedIndexes, Snapshot
-from attend.keys.files import unchecked
-from attend.keys.vectors import QUERIES
+from attend.keys.files import IndexOrigin, Progress, PublishedIndexes, unchecked
+from attend.keys.snapshot import Image, Snapshot
+from attend.keys.vectors import QUERIES, IndexTarget
 from attend.projection import RAW_KEYS, identity
-from attend.store import ROLES, Role, State, Store, TooFarBehind, compile_filter
+from attend.store import ROLES, Role, State, TooFarBehind, compile_filter
+from attend.store.database import Store
 
 log = logging.getLogger("attend")
 

@@ -46,10 +46,11 @@ from attend.core.settings import Settings
 from attend.core.types import WHOLE, Float32, Json, OnStage
 from attend.engines.local import version_problems
 from attend.keys.files import scratch_beside, sync_file, sync_folder
-from attend.store import Store, StoredDocument, compile_filter
+from attend.store import StoredDocument, compile_filter
 from attend.store.checks import printable
 from attend.store.connections import connect_to_read
 from attend.store.copying import copy_untrusted
+from attend.store.database import Store
 from attend.store.filters import by_value
 from attend.values import parse_type
 

@@ -125,19 +125,14 @@ def scratch_beside(target: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-class WrittenKeys(NamedTuple):
-    """The number of the keys in files, and the length of the longest."""
-
-    keys: int
-    longest: float
-
-
-def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> WrittenKeys:
+def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> tuple[int, float]:
     """Write vectors as they come, and ids at the end.
 
     Args:
         tables: only one is in memory at a time.
         dimension: the width of the vectors where there are no tables.
+
+    Returns: the number of keys, and the length of the longest.
     """
     ids: list[Int64] = [np.empty(0, dtype=np.int64)]
     rows: list[Int64] = [np.empty(0, dtype=np.int64)]
@@ -160,7 +155,7 @@ def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> Writ
     for name, column in ((KEYS, ids), (DOCUMENTS, rows)):
         with synced(folder / name) as file:
             np.save(file, np.concatenate(column), allow_pickle=False)
-    return WrittenKeys(keys, longest)
+    return keys, longest
 
 
 def _write_header(file: BinaryIO, rows: int, width: int) -> int:
@@ -407,10 +402,11 @@ class PublishedIndexes:
             generation = max(self._generations(), default=0) + 1
             with self._writing(generation) as folder:
                 keys, longest = write_keys(folder, tables, self.origin.dimension)
-                index = choose(folder, map_array(folder / VECTORS), target, on_stage)
-                for file in index.files:
+                vectors = map_array(folder / VECTORS)
+                index, index_files = choose(folder, vectors, target, on_stage)
+                for file in index_files:
                     sync_file(folder / file)
-                files = (VECTORS, KEYS, DOCUMENTS, *index.files)
+                files = (VECTORS, KEYS, DOCUMENTS, *index_files)
                 manifest = Manifest(
                     FORMAT,
                     generation,
@@ -421,7 +417,7 @@ class PublishedIndexes:
                     nonce=secrets.token_hex(8),
                     checksums={file: checksum(folder / file) for file in files},
                     sizes={file: (folder / file).stat().st_size for file in files},
-                    index=index.description,
+                    index=index,
                     longest=longest,
                 ).sealed()
                 content = json.dumps(asdict(manifest), indent=1)

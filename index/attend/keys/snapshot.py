@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from attend.core.arrays import KeyTable, kth_largest
 from attend.core.types import Bool, Float32, Int64, Json
+from attend.keys import Proposals
 from attend.keys.files import Manifest
 from attend.keys.segment import BLOCK_KEYS, Delta, Segment
 from attend.keys.vectors import FLAT
@@ -33,13 +33,6 @@ QUERIES = 64
 
 SCANNED = 4_000_000
 """Scores held at once where keys are scanned for a block of queries: 16 MB, twice over."""
-
-
-class Proposals(NamedTuple):
-    """Documents for each query, ascending, and the share of the true nearest among them."""
-
-    rows: list[Int64]
-    recall: float
 
 
 def nearest(
@@ -138,45 +131,6 @@ def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, count: in
 
 SAMPLED = 32_768
 """Documents in a sample: 50 MB at 384 dimensions."""
-
-
-class SearchableKeys(Protocol):
-    """Keys under one projection in one state of a collection; `Snapshot` documents the methods.
-
-    An engine that reads only candidates raises Unsupported in `rows`, `living`, `sample` and
-     `blocks(None)`.
-    """
-
-    @property
-    def keys(self) -> int: ...
-    @property
-    def indexed(self) -> int: ...
-    @property
-    def fresh(self) -> int: ...
-    @property
-    def documents(self) -> int: ...
-    @property
-    def scans(self) -> bool: ...
-    @property
-    def most_keys(self) -> int: ...
-    @property
-    def longest(self) -> float: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def index(self) -> Mapping[str, Json]: ...
-    @property
-    def rows(self) -> Int64: ...
-
-    def search(
-        self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
-    ) -> Proposals: ...
-
-    def promises(self, recall: float | None = None) -> float: ...
-    def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]: ...
-    def lookup(self, rows: Int64) -> KeyTable: ...
-    def living(self, rows: Int64) -> Int64: ...
-    def sample(self, rows: Int64 | None) -> tuple[KeyTable, int]: ...
 
 
 @dataclass(eq=False)

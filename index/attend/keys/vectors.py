@@ -456,21 +456,19 @@ class IndexTarget:
     questions: Float32 | None = None
 
 
-class IndexChoice(NamedTuple):
-    """The kind of an index as its manifest describes it, and its files."""
-
-    description: dict[str, Json]
-    files: tuple[str, ...] = ()
-
-
 FLAT: dict[str, Json] = {"type": "flat", "recall": 1.0}
 
 
-def choose(folder: Path, vectors: Float32, target: IndexTarget, on_stage: OnStage) -> IndexChoice:
-    """Choose the index of keys (n, d), and write its files, if it has any, into the folder."""
+def choose(
+    folder: Path, vectors: Float32, target: IndexTarget, on_stage: OnStage
+) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """Choose the index of keys (n, d), and write its files, if it has any, into the folder.
+
+    Returns: the index as its manifest describes it, and the names of its files.
+    """
     exact, why = _exact_suffices(vectors, target)
     if exact:
-        return _flat(vectors, why)
+        return _flat(vectors, why), ()
     started = time.perf_counter()
     index = _quantise(folder, vectors, on_stage)
     points = tune(index, target.recall, target.questions, on_stage)
@@ -481,7 +479,7 @@ def choose(folder: Path, vectors: Float32, target: IndexTarget, on_stage: OnStag
             (folder / file).unlink()
         best = max(point.recall for point in points)
         reason = f"quantised, at most {best:.3f} of the nearest are found, and not {target.recall}"
-        return _flat(vectors, reason)
+        return _flat(vectors, reason), ()
     size = sum((folder / file).stat().st_size for file in files)
     description: dict[str, Json] = {
         "type": f"IVF{index.lists.nlist},PQ{index.lists.pq.M}x4fs,Refine(SQ8)",
@@ -493,11 +491,11 @@ def choose(folder: Path, vectors: Float32, target: IndexTarget, on_stage: OnStag
         "seconds": round(time.perf_counter() - started, 1),
         "points": [list(point) for point in points],
     }
-    return IndexChoice(description, files)
+    return description, files
 
 
-def _flat(vectors: Float32, why: str) -> IndexChoice:
-    return IndexChoice({**FLAT, "why": why, "bytes_per_key": 4 * vectors.shape[1]})
+def _flat(vectors: Float32, why: str) -> dict[str, Json]:
+    return {**FLAT, "why": why, "bytes_per_key": 4 * vectors.shape[1]}
 
 
 def open_index(folder: Path, vectors: Float32, description: Mapping[str, Any]) -> FlatVectors:

@@ -306,10 +306,8 @@ def word_shares(
     for question, text in enumerate(texts if collection.capabilities.lexical else ()):
         if not text:
             continue
-        if gone is None:
-            match = store.lexical(text, room)
-        else:
-            match = store.lexical_without(text, gone[question], room)
+        without = None if gone is None else gone[question]
+        (match,) = store.lexical_many([text], room, without=without)
         if match.maximum > 0:
             index, there = locate(memory.rows, match.rows)
             columns.append(index[there].astype(np.int32))

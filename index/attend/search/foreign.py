@@ -198,7 +198,7 @@ class ForeignTests:
                 scores=tuple(scores),
             )
             self._use(test)
-            here.store.record(SETTING, test.model_dump(mode="json"))
+            here.store.put_settings({SETTING: test.model_dump(mode="json")}, soon=False)
 
     def _use(self, test: ForeignTest) -> None:
         # Under another version all others are due again, as one that is activated once more.

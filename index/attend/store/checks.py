@@ -186,24 +186,24 @@ class Check:
 
     Attributes:
         find: yields a sentence for each problem.
-        repair: repairs the problems within a transaction; None if it cannot be done here.
         advice: the result of the repair, or what the user can do without one.
+        repair: repairs the problems within a transaction; None if it cannot be done here.
     """
 
     name: str
     find: Find
-    repair: Repair | None
     advice: str
+    repair: Repair | None = None
 
 
 # -- checks and repairs in SQL ----------------------------------------------------------------
 
 
-def _rows(*pairs: tuple[str, str]) -> Find:
-    """Return a check of (SQL, sentence): each row is a problem, unless it begins with 0."""
+def _rows(*rules: str) -> Find:
+    """Return a check of SQL and a sentence by turns: a row is a problem unless it begins with 0."""
 
     def find(db: Database) -> Iterator[str]:
-        for sql, sentence in pairs:
+        for sql, sentence in zip(rules[::2], rules[1::2], strict=True):
             yield from (sentence.format(*row) for row in db.execute(sql) if row[0])
 
     return find
@@ -228,50 +228,43 @@ def _delete_orphans(db: Database) -> None:
             )
 
 
-_NUMBERED = {
-    "documents": "row",
-    "keys": "id",
-    "removals": "id",
-    "projections": "version",
-    "users": "id",
-}
+_NUMBERED = ("documents", "keys", "removals", "projections", "users")
 """Tables whose numbers are never reused: a reused one would be taken for the row before."""
 
 _COUNTERS = [
-    (
-        f"SELECT * FROM (SELECT coalesce(max({column}), 0) AS largest, coalesce((SELECT seq FROM "
-        f"sqlite_sequence WHERE name = '{table}'), 0) AS last FROM {table}) WHERE largest > last",
-        f"{table} has number {{0}}, but only {{1}} were given out.",
+    text.format(table)
+    for table in _NUMBERED
+    for text in (
+        "SELECT * FROM (SELECT coalesce(max(rowid), 0) AS largest, coalesce((SELECT seq FROM "
+        "sqlite_sequence WHERE name = '{0}'), 0) AS last FROM {0}) WHERE largest > last",
+        "{0} has number {{0}}, but only {{1}} were given out.",
     )
-    for table, column in _NUMBERED.items()
 ]
 _RAISE_COUNTERS = [
-    sql.format(table=table, largest=f"(SELECT coalesce(max({column}), 0) FROM {table})")
-    for table, column in _NUMBERED.items()
+    sql.format(table, f"(SELECT coalesce(max(rowid), 0) FROM {table})")
+    for table in _NUMBERED
     for sql in (
-        "DELETE FROM sqlite_sequence WHERE name = '{table}' AND seq < {largest}",
-        "INSERT INTO sqlite_sequence (name, seq) SELECT '{table}', {largest} "
-        "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = '{table}')",
+        "DELETE FROM sqlite_sequence WHERE name = '{0}' AND seq < {1}",
+        "INSERT INTO sqlite_sequence (name, seq) SELECT '{0}', {1} "
+        "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = '{0}')",
     )
 ]
 
 _JSON = [
-    *(
-        (
-            f"SELECT count(*) FROM {table} WHERE NOT json_valid({column}) "
-            f"AND typeof({column}) NOT IN ('null', 'integer', 'real')",
-            f"{{}} rows of {table} have no JSON as {column}.",
-        )
-        for table, columns in JSON_COLUMNS.items()
-        for column in columns
-    ),
-    (
-        "SELECT count(*) FROM documents WHERE json_type(fields) <> 'object' "
-        "OR json_type(payload) <> 'object' "
-        "OR EXISTS (SELECT 1 FROM json_each(fields) AS field WHERE field.type <> 'text')",
-        "{} documents have fields that are no texts, or a payload that is no object.",
-    ),
+    text.format(table, column)
+    for table, columns in JSON_COLUMNS.items()
+    for column in columns
+    for text in (
+        "SELECT count(*) FROM {0} WHERE NOT json_valid({1}) "
+        "AND typeof({1}) NOT IN ('null', 'integer', 'real')",
+        "{{}} rows of {0} have no JSON as {1}.",
+    )
 ]
+_OBJECTS = (
+    "SELECT count(*) FROM documents WHERE json_type(fields) <> 'object' "
+    "OR json_type(payload) <> 'object' "
+    "OR EXISTS (SELECT 1 FROM json_each(fields) AS field WHERE field.type <> 'text')"
+)
 
 # A document without texts may have no key by right; its hash tells whether it lost vectors.
 _KEYLESS = (
@@ -361,83 +354,83 @@ CHECKS = (
     Check(
         "file",
         _rows(
-            (
-                "SELECT * FROM pragma_quick_check(20) WHERE quick_check <> 'ok'",
-                "The file is damaged: {}.",
-            )
+            "SELECT * FROM pragma_quick_check(20) WHERE quick_check <> 'ok'",
+            "The file is damaged: {}.",
         ),
-        None,
         RESTORE,
     ),
     # Before anything that writes, as a strange trigger would run then.
-    Check("schema", schema_problems, repair_schema, "Indexes and triggers were made again."),
+    Check("schema", schema_problems, "Indexes and triggers were made again.", repair_schema),
     Check(
         "entries",
         _rows(
-            (
-                "SELECT * FROM pragma_integrity_check(20) WHERE integrity_check <> 'ok'",
-                "An index of SQLite's is wrong: {}.",
-            )
+            "SELECT * FROM pragma_integrity_check(20) WHERE integrity_check <> 'ok'",
+            "An index of SQLite's is wrong: {}.",
         ),
-        _run("REINDEX"),
         "SQLite's indexes were made again.",
+        _run("REINDEX"),
     ),
-    Check("types", type_problems, None, RESTORE),
-    Check("settings", _settings, None, RESTORE),
+    Check("types", type_problems, RESTORE),
+    Check("settings", _settings, RESTORE),
     Check(
         "references",
         _rows(
-            (
-                'SELECT count(*), "table", parent FROM pragma_foreign_key_check GROUP BY 2, 3',
-                "{} rows of {} belong to rows of {} that are not there.",
-            )
+            'SELECT count(*), "table", parent FROM pragma_foreign_key_check GROUP BY 2, 3',
+            "{} rows of {} belong to rows of {} that are not there.",
         ),
-        _delete_orphans,
         "Rows that belonged to nothing are gone.",
+        _delete_orphans,
     ),
-    Check("counters", _rows(*_COUNTERS), _run(*_RAISE_COUNTERS), "The counters were raised."),
-    Check("json", _rows(*_JSON), None, RESTORE),
-    Check("embeddings", _embeddings, None, RESEND),
+    Check("counters", _rows(*_COUNTERS), "The counters were raised.", _run(*_RAISE_COUNTERS)),
+    Check(
+        "json",
+        _rows(
+            *_JSON,
+            _OBJECTS,
+            "{} documents have fields that are no texts, or a payload that is no object.",
+        ),
+        RESTORE,
+    ),
+    Check("embeddings", _embeddings, RESEND),
     Check(
         "keys",
-        _rows((_KEYLESS, "{} documents have text and no key, so that no search finds them.")),
-        None,
+        _rows(_KEYLESS, "{} documents have text and no key, so that no search finds them."),
         "Send the documents again, or build from their source.",
     ),
     Check(
         "examples",
         _rows(
-            (
-                f"SELECT count(*) FROM ({_WRONG_EXAMPLE_KEYS})",
-                "{} keys do not match their examples.",
-            ),
-            (f"SELECT count(*) {_EXAMPLES_WITHOUT_KEY}", "{} examples lack the key that they add."),
-            (f"SELECT count(*) {_IDLE_QUESTIONS}", "{} questions have no example."),
+            f"SELECT count(*) FROM ({_WRONG_EXAMPLE_KEYS})",
+            "{} keys do not match their examples.",
+            f"SELECT count(*) {_EXAMPLES_WITHOUT_KEY}",
+            "{} examples lack the key that they add.",
+            f"SELECT count(*) {_IDLE_QUESTIONS}",
+            "{} questions have no example.",
         ),
+        "The examples' keys were made again.",
         _run(
             f"DELETE FROM keys WHERE id IN ({_WRONG_EXAMPLE_KEYS})",
             "INSERT INTO keys (document, field, start, stop, embedding, example) "
             f"SELECT document, '@example', 0, 0, x'', id {_EXAMPLES_WITHOUT_KEY}",
             f"DELETE {_IDLE_QUESTIONS}",
         ),
-        "The examples' keys were made again.",
     ),
-    Check("terms", _terms, None, "Train again, or activate another version."),
+    Check("terms", _terms, "Train again, or activate another version."),
     Check(
         "users",
-        _rows((f"SELECT count(*) {_IDLE_USERS}", "{} users have no interaction.")),
-        _run(f"DELETE {_IDLE_USERS}"),
+        _rows(f"SELECT count(*) {_IDLE_USERS}", "{} users have no interaction."),
         "Users without interactions are gone.",
+        _run(f"DELETE {_IDLE_USERS}"),
     ),
     Check(
         "words",
         partial(index_problems, texts=TEXTS),
+        "The index of words was built again.",
         _run(
             "INSERT INTO lexical (lexical) VALUES ('delete-all')",
             FILL_LEXICAL,
             "UPDATE settings SET value = value + 1 WHERE name = 'texts'",
         ),
-        "The index of words was built again.",
     ),
     Check(
         "filters",
@@ -445,8 +438,8 @@ CHECKS = (
             f"The index of the field {name!r} is wrong about {count} documents."
             for name, count in selection.index_faults(db).items()
         ),
-        lambda db: selection.drop_indexes(db, list(selection.index_faults(db))),
         "The fields' indexes will be built again.",
+        lambda db: selection.drop_indexes(db, list(selection.index_faults(db))),
     ),
 )
 """In this order: each may rely on what those before it found sound."""

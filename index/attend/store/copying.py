@@ -66,67 +66,63 @@ def copy_feedback(source: Store, target: Store, encode: Encode) -> None:
         db.execute("PRAGMA foreign_keys = ON")
         # To be read only: a transaction would lock it as well, which its own writer has locked.
         db.execute("ATTACH ? AS source", [f"{source.path.absolute().as_uri()}?mode=ro"])
-        db.execute("CREATE TEMP TABLE encoded (hash BLOB PRIMARY KEY, text TEXT, embedding BLOB)")
-        db.execute("INSERT INTO encoded SELECT hash, text, embedding FROM main.questions")
+        for view in _VIEWS:
+            db.execute(view)
         missing = db.execute(
             "SELECT hash, text FROM source.questions WHERE text IS NOT NULL "
-            "AND hash NOT IN (SELECT hash FROM encoded)"
+            "AND hash NOT IN (SELECT hash FROM main.questions) ORDER BY id"
         ).fetchall()
-        if missing:
-            embeddings = np.asarray(encode([text for _, text in missing]), dtype=np.float32)
-            rows = [
-                (*question, row.tobytes())
-                for question, row in zip(missing, embeddings, strict=True)
-            ]
-            db.executemany("INSERT INTO encoded VALUES (?, ?, ?)", rows)
+        texts = [text for _, text in missing]
+        embeddings = np.asarray(encode(texts) if texts else [], dtype=np.float32)
         db.execute("BEGIN IMMEDIATE")
+        db.executemany(
+            "INSERT OR IGNORE INTO main.questions (hash, text, embedding) VALUES (?, ?, ?)",
+            [(*question, row.tobytes()) for question, row in zip(missing, embeddings, strict=True)],
+        )
         for statement in _COPY:
             db.execute(statement)
-        count_up(db, "settings_change")
+        for name in ("examples_replaced", "settings_change"):
+            count_up(db, name)
         count_change(db)
         db.execute("COMMIT")
 
 
-_COPY = (
-    # What is the same keeps its ids, by which a training knows what it has learned from. Examples
-    # of questions without text stay where they are: they have an embedding of one encoder alone.
-    "DELETE FROM main.examples WHERE (SELECT text FROM main.questions AS question "
-    "WHERE question.id = examples.question) IS NOT NULL AND NOT EXISTS (SELECT 1 "
-    "FROM source.examples AS old JOIN source.questions AS before ON before.id = old.question "
-    "JOIN source.documents AS document ON document.row = old.document WHERE before.hash = "
-    "(SELECT hash FROM main.questions AS question WHERE question.id = examples.question) "
-    "AND document.id = (SELECT id FROM main.documents AS mine WHERE mine.row = examples.document) "
-    "AND old.weight = examples.weight AND old.position IS examples.position "
-    "AND old.source = examples.source AND old.created = examples.created)",
-    "INSERT INTO main.questions (hash, text, embedding) SELECT encoded.hash, encoded.text, "
-    "encoded.embedding FROM source.questions AS old JOIN encoded ON encoded.hash = old.hash "
-    "WHERE old.text IS NOT NULL AND old.hash NOT IN (SELECT hash FROM main.questions) "
-    "ORDER BY old.id",
-    "INSERT INTO main.examples (question, document, weight, position, source, created) "
-    "SELECT question.id, document.row, old.weight, old.position, old.source, old.created "
+_VIEWS = (
+    "CREATE TEMP VIEW their_examples AS SELECT question.id AS question, "
+    "document.row AS document, old.weight, old.position, old.source, old.created "
     "FROM source.examples AS old "
     "JOIN source.questions AS before ON before.id = old.question "
     "JOIN main.questions AS question ON question.hash = before.hash "
     "JOIN source.documents AS theirs ON theirs.row = old.document "
-    "JOIN main.documents AS document ON document.id = theirs.id "
-    "WHERE true ORDER BY old.id ON CONFLICT (question, document) DO NOTHING",
-    # Of documents that came to the source since the last copy: the next one has them.
-    "DELETE FROM main.questions WHERE id NOT IN (SELECT question FROM main.examples)",
-    "DELETE FROM main.interactions WHERE NOT EXISTS (SELECT 1 FROM source.interactions AS old "
-    "JOIN source.users AS before ON before.id = old.user "
-    "JOIN source.documents AS document ON document.row = old.document WHERE before.name = "
-    "(SELECT name FROM main.users AS mine WHERE mine.id = interactions.user) AND document.id = "
-    "(SELECT id FROM main.documents AS mine WHERE mine.row = interactions.document) "
-    "AND old.value IS interactions.value AND old.time IS interactions.time)",
-    "INSERT INTO main.users (name) SELECT name FROM source.users "
-    "WHERE name NOT IN (SELECT name FROM main.users) ORDER BY id",
-    "INSERT INTO main.interactions (user, document, value, time) "
-    "SELECT user.id, document.row, old.value, old.time FROM source.interactions AS old "
+    "JOIN main.documents AS document ON document.id = theirs.id ORDER BY old.id",
+    "CREATE TEMP VIEW their_interactions AS SELECT user.id AS user, document.row AS document, "
+    "old.value, old.time FROM source.interactions AS old "
     "JOIN source.users AS before ON before.id = old.user "
     "JOIN main.users AS user ON user.name = before.name "
     "JOIN source.documents AS theirs ON theirs.row = old.document "
-    "JOIN main.documents AS document ON document.id = theirs.id "
-    "WHERE true ORDER BY old.id ON CONFLICT (user, document) DO NOTHING",
+    "JOIN main.documents AS document ON document.id = theirs.id ORDER BY old.id",
+)
+"""The feedback of the source about documents that the target has, under the target's numbers."""
+
+_COPY = (
+    # What is there keeps its ids, by which a training knows what it has learned from. Examples of
+    # questions without text stay where they are: they have an embedding of one encoder alone.
+    "INSERT INTO main.examples (question, document, weight, position, source, created) "
+    "SELECT * FROM their_examples WHERE true ON CONFLICT (question, document) DO UPDATE SET "
+    "weight = excluded.weight, position = excluded.position, source = excluded.source, "
+    "created = excluded.created",
+    "DELETE FROM main.examples WHERE question IN (SELECT id FROM main.questions "
+    "WHERE text IS NOT NULL) AND (question, document) NOT IN "
+    "(SELECT question, document FROM their_examples)",
+    # Of documents that came to the source since the last copy: the next one has them.
+    "DELETE FROM main.questions WHERE id NOT IN (SELECT question FROM main.examples)",
+    "INSERT INTO main.users (name) SELECT name FROM source.users "
+    "WHERE name NOT IN (SELECT name FROM main.users) ORDER BY id",
+    "INSERT INTO main.interactions (user, document, value, time) "
+    "SELECT * FROM their_interactions WHERE true ON CONFLICT (user, document) DO UPDATE SET "
+    "value = excluded.value, time = excluded.time",
+    "DELETE FROM main.interactions WHERE (user, document) NOT IN "
+    "(SELECT user, document FROM their_interactions)",
     "DELETE FROM main.users WHERE id NOT IN (SELECT user FROM main.interactions)",
     f"DELETE FROM main.settings WHERE {_SHARED}",
     f"INSERT INTO main.settings SELECT name, value FROM source.settings WHERE {_SHARED}",

@@ -19,23 +19,19 @@ from attend.core.deadline import NO_DEADLINE, checked, until
 from attend.core.errors import Conflict
 from attend.core.liking import Liking, liked_mask
 from attend.core.types import Float32, Int64, Json
-from attend.store import sql, words
-from attend.store.connections import Connections
-from attend.store.filters import Predicate
-from attend.store.migrations import migrations
-from attend.store.protocol import (
+from attend.store import (
     CollectionStore,
     Entry,
     ExampleSet,
     Hashes,
     Interaction,
-    InteractionPage,
     InteractionSet,
     KeyChanges,
     NewExample,
     Offsets,
     Question,
     Role,
+    StaleEntries,
     State,
     StoredDocument,
     StoredExample,
@@ -45,10 +41,15 @@ from attend.store.protocol import (
     TooFarBehind,
     UserHistory,
     VersionDetails,
+    sql,
+    words,
 )
+from attend.store.connections import Connections
+from attend.store.filters import Predicate
+from attend.store.migrations import migrations
 from attend.store.selection import MAX_VALUES, FieldIndexes, Selection, check_facets, whole_number
 from attend.store.sql import LISTED
-from attend.store.words import TOKENIZER, Lexical, WordCache, WordReader
+from attend.store.words import TOKENIZER, FewerWords, Lexical, WordCache, WordReader
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""
@@ -122,17 +123,13 @@ class Store(CollectionStore):
             version = sql.insert_version(db, *projection)
             sql.put_settings(db, {**settings, **first, "projection": version})
 
-    def put_settings(self, changes: Mapping[str, Json]) -> None:
+    def put_settings(self, changes: Mapping[str, Json], *, soon: bool = True) -> None:
         with self.connections.writing() as db:
-            sql.change_settings(db, changes)
+            sql.put_settings(db, changes, soon=soon)
 
     def count_up(self, name: str) -> int:
         with self.connections.writing() as db:
             return sql.count_up(db, name)
-
-    def record(self, name: str, value: Json) -> None:
-        with self.connections.writing() as db:
-            sql.put_settings(db, {name: value})
 
     def record_publication(self, nonce: str) -> None:
         """Record that an index was made of this database, and not of a copy of it."""
@@ -141,15 +138,14 @@ class Store(CollectionStore):
             nonces = [*json.loads(row[0]), nonce][-REMEMBERED_PUBLICATIONS:]
             sql.put_settings(db, {"published": nonces})
 
-    def lexical_many(self, texts: Sequence[str], limit: int | None = None) -> list[Lexical]:
+    def lexical_many(
+        self, texts: Sequence[str], limit: int | None = None, *, without: Int64 | None = None
+    ) -> list[Lexical]:
         with self.connections.reading() as db:
             reader = WordReader(db, self._words)
+            if without is not None:
+                reader = FewerWords(db, self._words, without)
             return [words.search(reader, TOKENIZER.words(text), limit) for text in checked(texts)]
-
-    def lexical_without(self, text: str, rows: Int64, limit: int | None = None) -> Lexical:
-        with self.connections.reading() as db:
-            reader = words.FewerWords(db, self._words, rows)
-            return words.search(reader, TOKENIZER.words(text), limit)
 
     def common_words(self, texts: Sequence[str]) -> set[str]:
         with self.connections.reading() as db:
@@ -234,11 +230,32 @@ class Store(CollectionStore):
         with self._changing() as db:
             if decided:
                 sql.decide(db, decided)
-            sql.check_kept(db, [entry for entry in entries if entry.keys is None])
+            keyless = [entry for entry in entries if entry.keys is None]
+            stored = sql.hashes_of(db, [entry.document.id for entry in keyless])
+            stale = [
+                entry
+                for entry in keyless
+                if entry.document.id not in stored
+                or stored[entry.document.id].keys != entry.hashes.keys
+            ]
+            if stale:
+                changed = f"{len(stale)} documents changed while they were being prepared."
+                raise StaleEntries(changed)
             for entry in entries:
                 row = sql.upsert(db, entry)
-                if entry.keys is not None:
-                    sql.replace_keys(db, row, entry)
+                if entry.keys is None:
+                    continue
+                # Its examples belonged to another text, and go.
+                db.execute("DELETE FROM examples WHERE document = ?", [row])
+                db.execute("DELETE FROM keys WHERE document = ?", [row])
+                db.conn.executemany(
+                    "INSERT INTO keys (document, field, start, stop, embedding) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    [
+                        (row, field, start, stop, embedding.astype(np.float32).tobytes())
+                        for field, start, stop, embedding in entry.keys
+                    ],
+                )
 
     def revise(
         self,
@@ -544,7 +561,7 @@ class Store(CollectionStore):
 
     def interaction_page(
         self, after: tuple[int, int], limit: int, user: str | None = None
-    ) -> InteractionPage:
+    ) -> tuple[list[Interaction], tuple[int, int] | None]:
         # By the user's id: a condition on the name would read the interactions of all others.
         by_user = "" if user is None else f"interactions.user = {sql.USER_ID} AND "
         cursor = self._read().execute(
@@ -558,7 +575,7 @@ class Store(CollectionStore):
         )
         rows = cursor.fetchall()
         page = rows[:limit]
-        return InteractionPage(
+        return (
             [Interaction(row[2], row[3], sql.read_value(row[4]), row[5]) for row in page],
             (page[-1][0], page[-1][1]) if len(rows) > limit > 0 else None,
         )

@@ -1,9 +1,10 @@
-"""The schema, as functions that are only appended to; each runs once, in a transaction."""
+"""The schema, as steps that are only appended to; each runs once, in a transaction."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 
 from sqlite_utils import Database, Migrations
 
@@ -15,78 +16,47 @@ log = logging.getLogger("attend")
 FILL_ROWS = 50_000
 """Documents whose words are indexed between two lines of the log: some seconds."""
 
-# FTS5 takes a document out by the very text that was put in: both come from here. ORDER BY:
-# the same order each time. The replacement: json_each ends a text at NUL (and a blank of the
-# same form keeps a backslash that is text valid JSON).
-_PLAIN_TEXT = """
-    {row}.row, coalesce((
-        SELECT group_concat(value, char(10)) FROM (
-            SELECT value FROM json_each(replace({row}.fields, '\\u0000', '\\u0020')) ORDER BY id
-        )
-    ), '')
-"""
+# FTS5 takes a document out by the very text that was put in: both come from here, by the function
+# that `attend.store.words.register` gives each connection.
 _INDEXED_TEXT = "{row}.row, document_text({row}.fields)"
-"""By the function that `attend.store.words.register` gives each connection."""
 
 TEXTS = f"SELECT {_INDEXED_TEXT.format(row='documents')} FROM documents WHERE fields <> '{{}}'"
 FILL_LEXICAL = f"INSERT INTO lexical (rowid, text) {TEXTS} ORDER BY row"
 
-
-def _word_triggers(indexed: str) -> tuple[str, str, str]:
-    """Return triggers that keep the index of words in step with documents.
-
-    Documents without any text (they bring vectors) are no part of the lexical collection.
-
-    Args:
-        indexed: SQL of the row and the indexed text of a `{row}`.
-    """
-    add = f"""
+# Documents without any text (they bring vectors) are no part of the lexical collection.
+_ADD_WORDS = f"""
     INSERT INTO lexical (rowid, text)
-    SELECT {indexed.format(row="new")} WHERE new.fields <> '{{}}';
+    SELECT {_INDEXED_TEXT.format(row="new")} WHERE new.fields <> '{{}}';
     UPDATE settings SET value = value + 1 WHERE name = 'texts' AND new.fields <> '{{}}';
 """
-    remove = f"""
+_REMOVE_WORDS = f"""
     INSERT INTO lexical (lexical, rowid, text)
-    SELECT 'delete', {indexed.format(row="old")} WHERE old.fields <> '{{}}';
+    SELECT 'delete', {_INDEXED_TEXT.format(row="old")} WHERE old.fields <> '{{}}';
     UPDATE settings SET value = value + 1 WHERE name = 'texts' AND old.fields <> '{{}}';
 """
-    return (
-        f"CREATE TRIGGER index_text AFTER INSERT ON documents BEGIN {add} END",
-        f"CREATE TRIGGER remove_text AFTER DELETE ON documents BEGIN {remove} END",
-        # One trigger for both steps: the order in which several would fire is not defined.
-        f"""
-    CREATE TRIGGER reindex_text AFTER UPDATE OF row, fields ON documents
-    WHEN old.fields <> new.fields OR old.row <> new.row BEGIN {remove} {add} END
-    """,
-    )
 
-
-LEXICAL = (
+_WORDS = (
+    # Of an index that split texts otherwise, as the second migration made it once. By `main`: a
+    # database that is copied from may be attached.
+    *(f"DROP TRIGGER IF EXISTS main.{n}" for n in ("index_text", "remove_text", "reindex_text")),
+    "DROP TABLE IF EXISTS main.lexical",
     # Contentless: the texts are in `documents`. Before SQLite 3.43 such a table knows no DELETE
     # of its own, hence the command 'delete', which every version understands.
-    """
-    CREATE VIRTUAL TABLE lexical USING fts5(
-        text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
-    )
-    """,
-    # Counts changes of texts, for those who keep what they have read of them.
-    "INSERT INTO settings (name, value) VALUES ('texts', '0')",
-    *_word_triggers(_PLAIN_TEXT),
-    f"INSERT INTO lexical (rowid, text) SELECT {_PLAIN_TEXT.format(row='documents')} "
-    "FROM documents WHERE fields <> '{}' ORDER BY row",
-)
-
-WORDS_OF_ALL_SCRIPTS = (
-    *(f"DROP TRIGGER {name}" for name in ("index_text", "remove_text", "reindex_text")),
-    "DROP TABLE lexical",
     f"""CREATE VIRTUAL TABLE lexical USING fts5(text, content = '', tokenize = "porter {SPLIT}")""",
-    *_word_triggers(_INDEXED_TEXT),
+    f"CREATE TRIGGER index_text AFTER INSERT ON documents BEGIN {_ADD_WORDS} END",
+    f"CREATE TRIGGER remove_text AFTER DELETE ON documents BEGIN {_REMOVE_WORDS} END",
+    # One trigger for both steps: the order in which several would fire is not defined.
+    f"""
+    CREATE TRIGGER reindex_text AFTER UPDATE OF row, fields ON documents
+    WHEN old.fields <> new.fields OR old.row <> new.row BEGIN {_REMOVE_WORDS} {_ADD_WORDS} END
+    """,
     "UPDATE settings SET value = value + 1 WHERE name = 'texts'",
 )
 
 
 def fill_words(db: Database) -> None:
     """Index the words of all documents, and log the progress where it takes a while."""
+    register(db.conn)
     count = db.execute("SELECT count(*) FROM documents").fetchone()[0]
     block = "SELECT max(row) FROM (SELECT row FROM documents WHERE row > ? ORDER BY row LIMIT ?)"
     last = -(2**63)
@@ -99,54 +69,6 @@ def fill_words(db: Database) -> None:
         if count > FILL_ROWS:
             share = min(1, (done + FILL_ROWS) / count)
             log.warning("The index of words is made again, once: %d %%", round(100 * share))
-
-
-migrations = Migrations("attend")
-
-
-@migrations()
-def m001_documents_keys_projections(db: Database) -> None:
-    for statement in _M001:
-        db.execute(statement)
-
-
-@migrations()
-def m002_lexical_examples_versions(db: Database) -> None:
-    for statement in (*LEXICAL, *_EXAMPLES, *_VERSIONS):
-        db.execute(statement)
-
-
-@migrations()
-def m003_field_values(db: Database) -> None:
-    for statement in _FIELD_VALUES:
-        db.execute(statement)
-
-
-@migrations()
-def m004_activations(db: Database) -> None:
-    # A log from which rollback takes the last: its ids may come again.
-    db.execute(
-        "CREATE TABLE activations "
-        "(id INTEGER PRIMARY KEY, version INTEGER NOT NULL, previous INTEGER NOT NULL)"
-    )
-    db.conn.executemany(
-        "INSERT INTO activations (version, previous) VALUES (?, ?)", reversed(_activated(db))
-    )
-    db.execute("ALTER TABLE projections DROP COLUMN parent")
-
-
-@migrations()
-def m005_roles_interactions_terms(db: Database) -> None:
-    for statement in (*_ROLES, *_INTERACTIONS, *_TERMS):
-        db.execute(statement)
-
-
-@migrations()
-def m006_words_of_all_scripts(db: Database) -> None:
-    register(db.conn)
-    for statement in WORDS_OF_ALL_SCRIPTS:
-        db.execute(statement)
-    fill_words(db)
 
 
 _M001 = (
@@ -176,6 +98,9 @@ _M001 = (
         fingerprint TEXT NOT NULL, created TEXT NOT NULL, note TEXT NOT NULL
     )""",
 )
+
+# Counts changes of texts, for those who keep what they have read of them.
+_TEXTS = ("INSERT INTO settings (name, value) VALUES ('texts', '0')",)
 
 _EXAMPLE_KEYS = """
     INSERT INTO keys (document, field, start, stop, embedding, example)
@@ -282,6 +207,20 @@ _FIELD_VALUES = (
     END""",
 )
 
+
+def _log_activations(db: Database) -> None:
+    """Write the activations as rollback went back while each version knew one parent alone."""
+    parents = dict(db.execute("SELECT version, parent FROM projections WHERE parent NOTNULL"))
+    row = db.execute("SELECT value FROM settings WHERE name = 'projection'").fetchone()
+    version = None if row is None else json.loads(row[0])
+    undone: list[tuple[int, int]] = []
+    while version is not None and version in parents:
+        undone.append((version, parents.pop(version)))  # pop: parents may lead in a circle
+        version = undone[-1][1]
+    insert = "INSERT INTO activations (version, previous) VALUES (?, ?)"
+    db.conn.executemany(insert, reversed(undone))
+
+
 _ROLES = (
     "ALTER TABLE projections ADD COLUMN role TEXT NOT NULL DEFAULT 'search'",
     "ALTER TABLE activations ADD COLUMN role TEXT NOT NULL DEFAULT 'search'",
@@ -321,13 +260,33 @@ _TERMS = (
 )
 
 
-def _activated(db: Database) -> list[tuple[int, int]]:
-    """(version, parent) as rollback went back while each version knew one parent alone."""
-    parents = dict(db.execute("SELECT version, parent FROM projections WHERE parent NOTNULL"))
-    row = db.execute("SELECT value FROM settings WHERE name = 'projection'").fetchone()
-    version = None if row is None else json.loads(row[0])
-    undone: list[tuple[int, int]] = []
-    while version is not None and version in parents:
-        undone.append((version, parents.pop(version)))  # pop: parents may lead in a circle
-        version = undone[-1][1]
-    return undone
+_ACTIVATIONS = (
+    # A log from which rollback takes the last: its ids may come again.
+    "CREATE TABLE activations "
+    "(id INTEGER PRIMARY KEY, version INTEGER NOT NULL, previous INTEGER NOT NULL)",
+    _log_activations,
+    "ALTER TABLE projections DROP COLUMN parent",
+)
+
+migrations = Migrations("attend")
+
+
+def _add(name: str, *steps: str | Callable[[Database], None]) -> None:
+    """Add a migration, which runs once."""
+
+    def migrate(db: Database) -> None:
+        for step in steps:
+            if callable(step):
+                step(db)
+            else:
+                db.execute(step)
+
+    migrations(name=name)(migrate)
+
+
+_add("m001_documents_keys_projections", *_M001)
+_add("m002_lexical_examples_versions", *_TEXTS, *_EXAMPLES, *_VERSIONS)
+_add("m003_field_values", *_FIELD_VALUES)
+_add("m004_activations", *_ACTIVATIONS)
+_add("m005_roles_interactions_terms", *_ROLES, *_INTERACTIONS, *_TERMS)
+_add("m006_words_of_all_scripts", *_WORDS, fill_words)

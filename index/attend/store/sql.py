@@ -26,16 +26,14 @@ from sqlite_utils import Database
 from attend.core.arrays import KeyTable
 from attend.core.deadline import count_read
 from attend.core.errors import (
-    Conflict,
     InvalidRequest,
     Replaced,
-    UnknownDocument,
     UnknownProjection,
 )
 from attend.core.liking import Liking, chosen_liking
 from attend.core.types import MAX_ID, Float32, Int64, Json
-from attend.store.filters import plain
-from attend.store.protocol import (
+from attend.store import (
+    ROLES,
     Entry,
     Hashes,
     Interaction,
@@ -47,20 +45,17 @@ from attend.store.protocol import (
     State,
     StoredDocument,
     Terms,
+    check_active,
+    check_known,
+    moved,
 )
+from attend.store.filters import plain
 
 READ_BLOCK = 8192
 """Keys or interactions read at a time: 12 MB of embeddings at 384 dimensions."""
 
-NAMED = 10
-"""Unknown documents that an error names."""
-
 LONG = 1024
 """Bytes of a document that is counted while it is read; shorter ones count by their number."""
-
-SAME = 0.02
-"""Share of an embedding's length within which two embeddings of a text are the same: bfloat16
-moves MiniLM's by 0.012."""
 
 SAMPLE = 1000
 """Interactions that the threshold of likes is chosen from."""
@@ -72,11 +67,7 @@ LIKED_FROM = "liked_from"
 
 USER_ID = "(SELECT id FROM users WHERE name = CAST(? AS TEXT))"
 
-ACTIVE: Mapping[Role, str] = {
-    "search": "projection",
-    "recommend": "recommend",
-    "predict": "predict",
-}
+ACTIVE = {role: "projection" if role == "search" else role for role in ROLES}
 """The setting that names the active version of a role."""
 
 KeyRows = list[tuple[int, int, bytes, int]]
@@ -135,15 +126,12 @@ def row_count(db: Database, table: str) -> int:
 # -- settings and state ----------------------------------------------------------------------
 
 
-def put_settings(db: Database, changes: Mapping[str, Json]) -> None:
+def put_settings(db: Database, changes: Mapping[str, Json], *, soon: bool = False) -> None:
+    """Store settings; `soon` lets every process that has the collection open look at them."""
     rows = [(name, to_json(value)) for name, value in changes.items()]
     db.conn.executemany("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", rows)
-
-
-def change_settings(db: Database, changes: Mapping[str, Json]) -> None:
-    """Store settings, so that every process that has the collection open looks at them."""
-    put_settings(db, changes)
-    count_up(db, "settings_change")
+    if soon:
+        count_up(db, "settings_change")
 
 
 def count_up(db: Database | sqlite3.Connection, name: str) -> int:
@@ -201,30 +189,16 @@ def decide(db: Database, settings: Mapping[str, Json]) -> None:
     stored = dict(db.execute("SELECT name, value FROM settings").fetchall())
     if any(json.loads(stored[name]) not in (None, value) for name, value in settings.items()):
         raise StaleEntries("Another writer has decided the settings meanwhile.")
-    change_settings(db, settings)
+    put_settings(db, settings, soon=True)
 
 
 # -- documents and their keys ----------------------------------------------------------------
 
 
 def known_rows(db: Database, ids: Sequence[str], subject: str) -> dict[str, int]:
-    """Return the row of each document, by the caller's id.
-
-    Args:
-        subject: what names the documents ("examples"), for the error and as its field.
-
-    Raises:
-        UnknownDocument: names some of the ids that no document has.
-    """
+    """Return the row of each document, by the caller's id; see `check_known`."""
     rows = rows_of(db, ids)
-    unknown = [id for id in dict.fromkeys(ids) if id not in rows]
-    if unknown:
-        more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""
-        raise UnknownDocument(
-            f"The {subject} name {', '.join(map(repr, unknown[:NAMED]))}{more}, and no document "
-            f"has such an id; store the documents first, or leave these {subject} out.",
-            field=subject,
-        )
+    check_known(rows, ids, subject)
     return rows
 
 
@@ -233,7 +207,9 @@ def parsed_documents(rows: Iterable[tuple[int, str, str, str | None, str]]) -> l
     documents = []
     for row, id, fields, value, payload in rows:
         if len(fields) + len(payload) + (0 if value is None else len(value)) > LONG:
-            count_read(sum(map(parsed_size, (fields, value or "", payload))))
+            # About the most bytes that JSON takes as text, parsed, and in an answer.
+            texts = fields, value or "", payload
+            count_read(sum(4 * len(text) + 64 * text.count(",") for text in texts))
         documents.append(
             StoredDocument(
                 row,
@@ -244,11 +220,6 @@ def parsed_documents(rows: Iterable[tuple[int, str, str, str | None, str]]) -> l
             )
         )
     return documents
-
-
-def parsed_size(text: str) -> int:
-    """Return about the most bytes that JSON takes as text, parsed, and in an answer."""
-    return 4 * len(text) + 64 * text.count(",")
 
 
 def documents_by_row(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDocument]:
@@ -267,18 +238,6 @@ def hashes_of(db: Database, ids: Sequence[str]) -> dict[str, Hashes]:
     return {id: Hashes(*hashes) for id, *hashes in db.execute(select, [id_list(ids)])}
 
 
-def check_kept(db: Database, entries: Sequence[Entry]) -> None:
-    """Check that the stored keys of entries without keys are still those of their hashes."""
-    stored = hashes_of(db, [entry.document.id for entry in entries])
-    stale = [
-        entry
-        for entry in entries
-        if entry.document.id not in stored or stored[entry.document.id].keys != entry.hashes.keys
-    ]
-    if stale:
-        raise StaleEntries(f"{len(stale)} documents changed while they were being prepared.")
-
-
 def upsert(db: Database, entry: Entry) -> int:
     document = entry.document
     values = to_json(document.fields), value_json(document.value), to_json(document.payload)
@@ -290,19 +249,6 @@ def upsert(db: Database, entry: Entry) -> int:
         [document.id, *values, *entry.hashes],
     ).fetchone()
     return int(row[0])
-
-
-def replace_keys(db: Database, row: int, entry: Entry) -> None:
-    """Replace the keys of a document. Its examples belonged to another text, and go."""
-    db.execute("DELETE FROM examples WHERE document = ?", [row])
-    db.execute("DELETE FROM keys WHERE document = ?", [row])
-    db.conn.executemany(
-        "INSERT INTO keys (document, field, start, stop, embedding) VALUES (?, ?, ?, ?, ?)",
-        [
-            (row, key.field, key.start, key.stop, key.embedding.astype(np.float32).tobytes())
-            for key in entry.keys or ()
-        ],
-    )
 
 
 def key_tables(blocks: Iterable[KeyRows]) -> Iterator[KeyTable]:
@@ -369,12 +315,6 @@ def question_hash(text: str | None, embedding: Float32) -> bytes:
     """Return a hash of a question: of its text, or of its embedding if it has no text."""
     content = b"embedding " + embedding.tobytes() if text is None else b"text " + text.encode()
     return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def moved(stored: Float32, new: Float32) -> bool:
-    """Return whether a text has another embedding (d,), and not the same in other rounding."""
-    difference = np.linalg.norm(stored.astype(np.float64) - new)
-    return bool(difference > SAME * np.linalg.norm(stored.astype(np.float64)))
 
 
 def check_interactions(interactions: Sequence[Interaction]) -> None:
@@ -542,12 +482,7 @@ def activate(db: Database, version: int, expected: int | None) -> None:
         raise unknown_version(db, version)
     role: Role = row[0]
     previous = read_state(db).active(role)
-    if expected is not None and previous != expected:
-        raise Conflict(
-            f"Projection {previous} is active by now, where {expected} was expected, so that "
-            f"{version} was not activated; look at both, then activate one by its number.",
-            field="projection",
-        )
+    check_active(previous, expected, version)
     if version == previous:
         return
     db.execute(

@@ -19,6 +19,7 @@ import sqlite3
 import threading
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -322,6 +323,11 @@ class LimitedCache(Generic[Key, Value]):
                 self._values[key] = value  # last again: the first ones go first
             return value
 
+    def read(self, key: Key, read: Callable[[], Value]) -> Value:
+        """Return a value that is kept, or read it and keep it."""
+        value = self.get(key)
+        return self.put(key, read()) if value is None else value
+
     def put(self, key: Key, value: Value) -> Value:
         """Keep a value, and drop those that were used longest ago. Return the value."""
         with self._lock:
@@ -357,11 +363,7 @@ class Tokenizer:
         return [*self._words(others).values(), *dict.fromkeys(runs)]
 
     def _words(self, text: str) -> dict[str, str]:
-        tables = self._tables()
-        tables.execute("BEGIN")
-        try:
-            tables.execute("INSERT INTO words VALUES (?)", [text])
-            tables.execute("INSERT INTO stems VALUES (?)", [text])
+        with self._filled(text, "words", "stems") as tables:
             places = dict(tables.execute("SELECT offset, term FROM word_places"))
             stems = tables.execute(
                 "SELECT term, min(offset) AS first FROM stem_places GROUP BY term "
@@ -370,25 +372,19 @@ class Tokenizer:
             )
             # Accents alone make an empty token.
             return {stem: places[first] for stem, first in stems if places[first]}
-        finally:
-            tables.execute("ROLLBACK")
 
     def holds(self, fields: str, name: str, query: str) -> bool:
         """Return whether a field of a document, as JSON, matches an FTS5 query."""
         text = json.loads(fields).get(name)
         if not isinstance(text, str):
             return False
-        tables = self._tables()
-        tables.execute("BEGIN")
-        try:
-            tables.execute("INSERT INTO stems VALUES (?)", [indexed_text(readable(text))])
+        with self._filled(indexed_text(readable(text)), "stems") as tables:
             matches = tables.execute("SELECT 1 FROM stems WHERE stems MATCH ?", [query])
             return matches.fetchone() is not None
-        finally:
-            tables.execute("ROLLBACK")
 
-    def _tables(self) -> sqlite3.Connection:
-        """Return this thread's own tables, in memory, which are empty between two texts."""
+    @contextmanager
+    def _filled(self, text: str, *names: str) -> Iterator[sqlite3.Connection]:
+        """Yield this thread's own tables, in memory, some of which have a text within the block."""
         tables: sqlite3.Connection | None = getattr(self._local, "tables", None)
         if tables is None:
             tables = self._local.tables = sqlite3.connect(":memory:", isolation_level=None)
@@ -400,7 +396,13 @@ class Tokenizer:
                 tables.execute(
                     f"CREATE VIRTUAL TABLE {name}_places USING fts5vocab ({name}s, 'instance')"
                 )
-        return tables
+        tables.execute("BEGIN")
+        try:
+            for name in names:
+                tables.execute(f"INSERT INTO {name} VALUES (?)", [text])
+            yield tables
+        finally:
+            tables.execute("ROLLBACK")
 
 
 TOKENIZER = Tokenizer()
@@ -419,8 +421,7 @@ class WordCache:
         self.matches = LimitedCache[tuple[int, str], WordMatch](
             CACHED_SCORES, lambda match: len(match[0]) + OVERHEAD
         )
-        self.counts = LimitedCache[tuple[int, str, int], int](MAX_COUNTS, lambda count: 1)
-        self.sizes = LimitedCache[int, int](1, lambda size: 1)
+        self.counts = LimitedCache[tuple[int, str, int | None], int](MAX_COUNTS, lambda count: 1)
 
 
 class WordReader:
@@ -434,23 +435,18 @@ class WordReader:
 
     def size(self) -> int:
         """Return the number of documents that have texts."""
-        size = self._cache.sizes.get(self._texts)
-        if size is not None:
-            return size
-        row = self._db.execute("SELECT count(*) FROM lexical_docsize").fetchone()
-        return self._cache.sizes.put(self._texts, int(row[0]))
+        return self._counted("", None, "SELECT count(*) FROM lexical_docsize", [])
 
     def count(self, stem: str, word: str, most: int) -> int:
         """Return the number of documents that have a word, or `most` + 1 if there are more."""
-        key = self._texts, stem, most
-        count = self._cache.counts.get(key)
-        if count is not None:
-            return count
-        row = self._db.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH ? LIMIT ?)",
-            [quoted(word), most + 1],
-        ).fetchone()
-        return self._cache.counts.put(key, int(row[0]))
+        select = "SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH ? LIMIT ?)"
+        return self._counted(stem, most, select, [quoted(word), most + 1])
+
+    def _counted(self, stem: str, most: int | None, select: str, parameters: Sequence[Any]) -> int:
+        return self._cache.counts.read(
+            (self._texts, stem, most),
+            lambda: int(self._db.execute(select, parameters).fetchone()[0]),
+        )
 
     def match(self, stem: str, word: str) -> WordMatch:
         """Return the documents that have a word."""

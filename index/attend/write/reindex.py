@@ -25,8 +25,9 @@ from attend.learning.interactions import ITEMS
 from attend.learning.ranking import compare_encoders
 from attend.learning.task import NothingToLearn, objective_of
 from attend.recommend.weights import ItemWeights
-from attend.store import ROLES, Store, StoredProjection
+from attend.store import ROLES, StoredProjection
 from attend.store.copying import copy_feedback, count_own_vectors, digests
+from attend.store.database import Store
 from attend.write.build import WINDOW, delete_others
 
 SPARE = "-spare"
@@ -125,10 +126,9 @@ class _Move:
         self, data: Data, source: Collection, target: Collection, on_stage: OnStage
     ) -> None:
         self._started = time.perf_counter()
-        self._data = data
+        self._data, self._on_stage = data, on_stage
         self._source, self._target = source, target
         self._stores = _local(source), _local(target)
-        self._on_stage = on_stage
         self._copied: Mapping[str, bytes] = {}
         self._revision = -1, -1
         self._encoded = 0
@@ -162,8 +162,8 @@ class _Move:
                 f"was left there; {again} again."
             )
         # First: they count from the moment that the folder has this name.
-        self._stores[0].record("spare_of", self._source.name)
-        self._stores[0].record("replaced", self._target.name)
+        marks = {"spare_of": self._source.name, "replaced": self._target.name}
+        self._stores[0].put_settings(marks, soon=False)
         # Writers wait from here on, and then find that the collection was replaced.
         with self._stores[0].connections.writing():
             self._catch_up()

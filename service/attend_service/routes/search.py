@@ -208,10 +208,10 @@ def list_interactions(collection: str, query: api.InteractionListing) -> api.Int
     store = collection_of(collection).store
     scope = fingerprint("interactions", query.user or "")
     after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, scope, 2)))
-    page = store.interaction_page((after[0], after[1]), query.limit, query.user)
+    page, following = store.interaction_page((after[0], after[1]), query.limit, query.user)
     interactions, users = store.interaction_counts()
-    items = [api.InteractionEntry(*stored) for stored in page.interactions]
-    end = None if page.next is None else cursor(scope, page.next)
+    items = [api.InteractionEntry(*stored) for stored in page]
+    end = None if following is None else cursor(scope, following)
     liked_from = store.liking().liked_from
     return api.InteractionsAnswer(items, end, interactions, users, liked_from)
 

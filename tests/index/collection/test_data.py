@@ -28,7 +28,7 @@ from attend.core.errors import (
     UnknownCollection,
 )
 from attend.engines.local import MAKING_SECONDS
-from attend.store import Store
+from attend.store.database import Store
 from tests import warm
 from tests.index.helpers import vector_data
 

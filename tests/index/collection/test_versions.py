@@ -16,10 +16,11 @@ from attend.collection.versions import Version
 from attend.core.settings import Tuning
 from attend.core.types import Document
 from attend.engines import snapshots as views_module
-from attend.keys import PublishedIndexes
+from attend.keys.files import PublishedIndexes
 from attend.projection import given as projection_given
 from attend.projection import identity
-from attend.store import Offsets, Store
+from attend.store import Offsets
+from attend.store.database import Store
 from tests.index.helpers import with_another_vector
 from tests.index.world import World, check_weights, expected
 

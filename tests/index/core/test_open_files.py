@@ -14,7 +14,7 @@ import pytest
 
 from attend.core.errors import Damaged, OutOfFiles, is_out_of_files
 from attend.keys.files import checksum, read_array
-from attend.store import Store
+from attend.store.database import Store
 from tests.index.helpers import published, vector_data
 
 FAILURES = (OSError, RuntimeError, sqlite3.Error, Damaged)

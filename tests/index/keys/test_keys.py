@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attend.core.arrays import KeyTable
-from attend.keys import Delta, Segment, Snapshot
 from attend.keys import snapshot as snapshot_module
 from attend.keys import vectors as vectors_module
-from attend.keys.segment import BLOCK_KEYS
+from attend.keys.segment import BLOCK_KEYS, Delta, Segment
+from attend.keys.snapshot import Snapshot
 from attend.keys.vectors import FlatVectors
 
 

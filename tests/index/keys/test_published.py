@@ -19,7 +19,8 @@ from attend.collection.verify import verify
 from attend.core.arrays import KeyTable
 from attend.core.errors import Damaged, ManifestMismatch
 from attend.engines import snapshots as views_module
-from attend.keys import IndexOrigin, Progress, PublishedIndexes, files
+from attend.keys import files
+from attend.keys.files import IndexOrigin, Progress, PublishedIndexes
 from tests.index.helpers import (
     no_encoder,
     published,

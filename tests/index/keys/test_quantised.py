@@ -20,9 +20,9 @@ from attend.collection.verify import verify
 from attend.core.arrays import KeyTable
 from attend.core.errors import Damaged
 from attend.core.types import Document
-from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys import vectors as vectors_module
-from attend.keys.vectors import FETCHED, QuantisedVectors
+from attend.keys.files import IndexOrigin, Progress, PublishedIndexes
+from attend.keys.vectors import FETCHED, IndexTarget, QuantisedVectors
 from attend.store import NewExample, Question
 from tests import warm
 from tests.index.helpers import published, vector_data

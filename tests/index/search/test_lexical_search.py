@@ -128,7 +128,7 @@ def counting(monkeypatch) -> list[int]:
 
     In the background the collection asks its own passages, after the first search.
     """
-    from attend.keys import Snapshot
+    from attend.keys.snapshot import Snapshot
 
     asked, search = [], Snapshot.search
 

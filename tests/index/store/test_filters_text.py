@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attend.store import compile_filter
+from attend.store.filters import compile_filter
 from tests.index.helpers import entry, fresh_store
 
 WORDS = ["cat", "dog", "owl", "map", "sun", "é", "日本"]
@@ -84,3 +84,15 @@ def test_a_long_text_is_read_to_its_end(store):
     long = " ".join(f"w{at}" for at in range(3000))
     replace_all(store, [{"body": long, "title": "x"}])
     assert matching(store, {"body": {"match": "w2999"}}) == ["d0"]
+
+
+def test_words_are_looked_for_among_few_documents_as_among_all(tmp_path):
+    store = fresh_store(tmp_path / "documents.db")
+    texts = [{"title": WORDS[n % 5], "body": WORDS[n % 3]} for n in range(300)]
+    store.write([entry(f"d{n}", fields=fields) for n, fields in enumerate(texts)])
+    few = {"@id": {"in": [f"d{n}" for n in range(0, 60, 2)]}}
+    for name, fields in (("@text", ("title", "body")), ("title", ("title",)), ("body", ("body",))):
+        predicate = compile_filter({**few, name: {"match": "owl"}})
+        expected = [n + 1 for n in range(0, 60, 2) if "owl" in [texts[n][name] for name in fields]]
+        assert store.matching(predicate).tolist() == expected
+    store.close()

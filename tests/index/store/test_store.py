@@ -23,7 +23,9 @@ from attend.core.errors import (
 )
 from attend.core.settings import Settings
 from attend.core.types import Document
-from attend.store import Entry, Interaction, StaleEntries, Store, compile_filter, connections, sql
+from attend.store import Entry, Interaction, StaleEntries, connections, sql
+from attend.store.database import Store
+from attend.store.filters import compile_filter
 from attend.store.words import register
 from attend.write.ingest import Ingest, value_hash
 from tests import warm
@@ -367,7 +369,7 @@ def test_many_threads_read_whole_states_while_one_writes(store):
 WRITE_FROM_ELSEWHERE = """
 import sys
 from pathlib import Path
-from attend.store import Store
+from attend.store.database import Store
 from tests.index.helpers import entry
 store = Store(Path(sys.argv[1]))
 store.write([entry("elsewhere", value=7)])

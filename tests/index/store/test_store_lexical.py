@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.store import Store, compile_filter
 from attend.store import words as store_words
+from attend.store.database import Store
+from attend.store.filters import compile_filter
 from attend.store.words import MAX_STEMS, Tokenizer, register
 from attend.write.ingest import value_hash
 from tests import warm
@@ -175,7 +176,7 @@ def test_the_schema_keeps_step_and_not_the_store(store):
 WRITE_FROM_ELSEWHERE = """
 import sys
 from pathlib import Path
-from attend.store import Store
+from attend.store.database import Store
 from tests.index.helpers import entry
 store = Store(Path(sys.argv[1]))
 store.write([entry("a", fields={"t": "elsewhere"})])
@@ -272,7 +273,7 @@ def test_without_some_documents_words_score_as_once_they_are_deleted(store, leng
     write(store, texts)
     absent = np.array([each.row for each in store.scroll(0, 100) if each.id in gone])
     queries = ["aa v0 v1", "bb cc unknown", "v0", "dd ee ff gg", ""]
-    found = [store.lexical_without(query, absent) for query in queries]
+    found = [store.lexical_many([query], without=absent)[0] for query in queries]
     whole = store.lexical(queries[0])
     store.delete(gone)
     for query, one in zip(queries, found, strict=True):
@@ -282,7 +283,7 @@ def test_without_some_documents_words_score_as_once_they_are_deleted(store, leng
         assert one.ideal == pytest.approx(expected.ideal)
         assert one.terms == expected.terms
         assert one.maximum == pytest.approx(one.scores.max(initial=0.0))
-        limited = store.lexical_without(query, absent, 3)
+        limited = store.lexical_many([query], 3, without=absent)[0]
         assert limited.rows.size <= 3
     assert found[0].ideal != pytest.approx(whole.ideal)
 

@@ -14,7 +14,8 @@ from attend.core.errors import Conflict, InvalidRequest, UnknownProjection
 from attend.core.settings import Settings
 from attend.core.types import Document
 from attend.projection import identity
-from attend.store import Entry, NewExample, Question, Store
+from attend.store import Entry, NewExample, Question
+from attend.store.database import Store
 from attend.store.migrations import migrations
 from attend.write.ingest import value_hash
 from tests.index.helpers import entry, fresh_store, integrity, vector_data
@@ -329,12 +330,13 @@ def test_a_migration_that_fails_leaves_the_database_of_before(tmp_path):
     path = tmp_path / "documents.db"
     first_schema(path, DOCUMENTS)
     with sqlite3.connect(path) as other:
-        other.execute("UPDATE documents SET fields = 'no JSON' WHERE id = 'd'")
-    with pytest.raises(sqlite3.OperationalError, match="malformed JSON"):
+        other.execute("CREATE TABLE offsets (another)")
+    with pytest.raises(sqlite3.OperationalError, match="offsets already exists"):
         Store(path)
     tables = {name for (name,) in other.execute("SELECT name FROM sqlite_master")}
     assert {"documents", "keys"} <= tables
-    assert tables.isdisjoint({"lexical", "lexical_data", "examples", "offsets"})
+    assert tables.isdisjoint({"lexical", "lexical_data", "examples", "questions"})
+    other.execute("DROP TABLE offsets")
     other.execute("""UPDATE documents SET fields = '{"t": "mended"}' WHERE id = 'd'""")
     other.commit()
     other.close()

@@ -9,10 +9,12 @@ import pytest
 from sqlite_utils import Database
 
 from attend.search.hits import word_spans
-from attend.store import Store, compile_filter
+from attend.store.checks import schema_problems
+from attend.store.database import Store
+from attend.store.filters import compile_filter
 from attend.store.migrations import migrations
 from attend.store.words import indexed_text, register, traced_text
-from tests.index.helpers import entry, fresh_store
+from tests.index.helpers import FIRST_WORDS, entry, fresh_store
 from tests.index.store.scripts import QUERIES, SENTENCES
 
 CODE = {
@@ -156,6 +158,8 @@ def test_the_index_of_an_older_database_is_made_again_once(tmp_path):
     with sqlite3.connect(before) as other:
         db = Database(other, execute_plugins=False)
         migrations.apply(db, stop_before="m006_words_of_all_scripts")
+        for statement in FIRST_WORDS:
+            db.execute(statement)
         other.execute("ATTACH ? AS new", [str(path)])
         other.execute("INSERT OR REPLACE INTO settings SELECT * FROM new.settings")
         fields = json.dumps({"t": SENTENCES["Japanese"]["shiritori"]})
@@ -173,6 +177,7 @@ def test_the_index_of_an_older_database_is_made_again_once(tmp_path):
     store.close()
     again = Store(before)
     assert not migrations.pending(again.connections.reader())
+    assert schema_problems(again.connections.reader()) == []
     again.close()
 
 

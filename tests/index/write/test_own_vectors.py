@@ -11,7 +11,7 @@ from attend import Data
 from attend.core.errors import CollectionExists, InvalidRequest, KeylessDocuments
 from attend.core.settings import Settings
 from attend.engines.local import Folder
-from attend.store import Store
+from attend.store.database import Store
 from tests.index.helpers import vector_data
 
 WIDTH = 64

@@ -87,7 +87,7 @@ def contents(collection):
     store = collection.store
     page = collection.page(limit=1000).documents
     examples = [tuple(vars_of(example)[1:]) for example in store.latest_examples(1000)]
-    interactions = store.interaction_page((0, 0), 1000).interactions
+    interactions = store.interaction_page((0, 0), 1000)[0]
     return [document[1:] for document in page], examples, sorted(map(repr, interactions))
 
 
