@@ -52,7 +52,7 @@ TODAY: dict[str, int] = {
     "attend/store": 3190,
     "attend/values": 542,
     "attend/write": 1481,
-    "attend_milvus": 2081,
+    "attend_milvus": 2072,
 }
 """Lines of rooms that are above their goal; they only fall."""
 

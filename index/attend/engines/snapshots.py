@@ -334,15 +334,13 @@ class Views:
     def _advance(self, view: LocalView) -> LocalView:
         """Return the view with everything that was committed since it was made."""
         keys = view.keys
-        changes = self._store.changes_since(
+        state, added, removed = self._store.changes_since(
             keys.last_key, keys.last_removal, examples=view.version.examples
         )
-        state, version = changes.state, view.version.without(changes.added)
+        version = view.version.without(added)
         if state.change == view.change:
             return view
-        advanced = keys.advanced(
-            version.keys(changes.added), changes.removed, state.last_key, state.last_removal
-        )
+        advanced = keys.advanced(version.keys(added), removed, state.last_key, state.last_removal)
         return LocalView(version, advanced, state.change)
 
     def _version(self, number: int) -> Version:
