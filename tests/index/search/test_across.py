@@ -141,3 +141,13 @@ def test_shares_are_one_softmax_with_one_null(masses, null):
         lower = [LogitScale("same", mass, null - place) for place, mass in enumerate(masses)]
         assert shares_of(lower) == shares
     assert shares_of([LogitScale(None, 0.0, null)] * 2) is None
+
+
+def test_a_collection_without_vectors_leaves_the_others_merged(data):
+    data.create("empty", dimension=WIDTH)
+    found, whole = (data.search(QUERY, names, k=9) for names in (["a", "b", "empty"], ["a", "b"]))
+    assert found.merged
+    assert [(hit.id, hit.weight) for hit in found.hits] == [
+        (hit.id, hit.weight) for hit in whole.hits
+    ]
+    assert found.shares == whole.shares | {"empty": 0.0}

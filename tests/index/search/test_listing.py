@@ -149,6 +149,24 @@ def test_groups_are_led_by_their_best(many, attend):
     assert {hit.group_size for hit in by_value} == {1}
 
 
+@pytest.mark.parametrize(
+    "options", [{"group_by": "genre"}, {"fields": ["genre"]}, {"mode": "soft"}]
+)
+def test_a_search_begins_again_where_a_document_went_meanwhile(many, monkeypatch, options):
+    whole = many.search(QUERY, **options)
+    read, asked = many.store.documents, []
+
+    def reading(rows, *args, **named):
+        asked.append(rows)
+        found = read(rows, *args, **named)
+        return dict(list(found.items())[1:]) if len(asked) == 1 else found
+
+    monkeypatch.setattr(many.store, "documents", reading)
+    found = many.search(QUERY, **options)
+    assert (found.hits, found.answer) == (whole.hits, whole.answer)
+    assert len(asked) > 1
+
+
 def test_ranks_of_too_many_are_refused(many, monkeypatch):
     monkeypatch.setattr("attend.search.attend.MAX_RANKED", 59)
     with pytest.raises(LimitExceeded, match="more than 59 ranks"):

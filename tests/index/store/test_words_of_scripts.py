@@ -198,3 +198,11 @@ def test_an_interrupt_while_words_are_indexed_is_one_and_stores_nothing(tmp_path
     store.write([entry("a", fields={"t": "words"})])
     assert matching(store, "words") == {"a"}
     store.close()
+
+
+def test_what_stands_between_identifiers_is_indexed_once():
+    text = "first readFile then write_file last"
+    assert indexed_text(text).split() == [
+        *("first", "readFile", "read", "File", "then"),
+        *("write_file", "writefile", "last"),
+    ]
