@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attend.core.errors import InvalidRequest, UnknownCollection
 from attend.projection import identity
-from attend.search.across import LogitScale, shares_of
+from attend.search.across import UNDECIDED, LogitScale, shares_of
 from tests.index.helpers import vector_data
 
 WIDTH = 3
@@ -141,6 +141,8 @@ def test_shares_are_one_softmax_with_one_null(masses, null):
         lower = [LogitScale("same", mass, null - place) for place, mass in enumerate(masses)]
         assert shares_of(lower) == shares
     assert shares_of([LogitScale(None, 0.0, null)] * 2) is None
+    empty = LogitScale(UNDECIDED, -np.inf, None)
+    assert shares_of([LogitScale("same", 0.0, null), LogitScale("other", 0.0, null), empty]) is None
 
 
 def test_a_collection_without_vectors_leaves_the_others_merged(data):
