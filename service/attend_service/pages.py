@@ -19,7 +19,7 @@ from attend import DEFAULT_COLLECTION, Collection
 from attend.api.answers import Answer
 from attend.api.search import PlainSearch
 from attend.core.errors import OutOfFiles
-from attend.values import display_title
+from attend.values.select import display_title
 from attend_service.context import collection_of, context
 from attend_service.replies import HTML
 from attend_service.security import visible

@@ -28,7 +28,7 @@ from attend.measure.statistics import Interval
 from attend.search.foreign import FEW
 from attend.source.rows import as_vector
 from attend.store import Interaction, StoredDocument
-from attend.values import as_numbers
+from attend.values.kinds import as_numbers
 
 SNIPPET = 100
 """Characters of a text that are printed."""

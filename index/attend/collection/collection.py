@@ -31,13 +31,14 @@ from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import AttentionOptions, attend
 from attend.search.foreign import BLOCK, ForeignTests
-from attend.search.queries import EncodedQuery, Search, score_words
+from attend.search.queries import Queries, Search, score_words
 from attend.search.tokens import rerank
 from attend.search.values import facets_by_name, with_value
 from attend.store import Entry, Role, StoredDocument, StoredProjection, compile_filter
 from attend.store.filters import by_value
 from attend.store.selection import whole_number
-from attend.values import merged, parse_type
+from attend.values.kinds import parse_type
+from attend.values.select import merged
 from attend.write.feedback import add_feedback, add_interactions
 from attend.write.ingest import Ingest, parse_documents, value_hash
 
@@ -178,13 +179,14 @@ class Collection:
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
                 queries = self._readers.feedback.queries(query, words, view, options.memory)
-                attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
+                chosen = AttentionOptions.of(options)
+                attentions = attend(view, self.settings, queries, chosen, rows)
             with timed("fetch"):
                 parts = self._readers
                 if options.rerank:
-                    attention = rerank(attention, searches, self.store, parts.tokens)
+                    attentions = rerank(attentions, searches, self.store, parts.queries)
                 answers = answers_of(
-                    searches, attention, rows, self.store, parts.types, parts.tokens, self.foreign
+                    searches, attentions, rows, self.store, parts.types, parts.queries, self.foreign
                 )
         ordered = iter(answers)
         return [list(islice(ordered, len(group))) for group in groups]
@@ -209,7 +211,7 @@ class Collection:
         searches = [with_value(parse(SearchRequest, request), name) for request in requests]
         options = matrix_options(searches)
         encoded = self._readers.queries.encode([search.query for search in searches])
-        query = EncodedQuery.joined(encoded)
+        query = Queries.joined(encoded)
         view, rows = self.views.select(options, ())
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)

@@ -35,7 +35,7 @@ from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines.engine import Capabilities, Engine, name_taken
 from attend.engines.local import Folder
 from attend.search.across import merged_answer
-from attend.values import parse_type
+from attend.values.kinds import parse_type
 
 if TYPE_CHECKING:
     from attend.api.keywords import CollectionKeywords, SearchKeywords

@@ -17,7 +17,6 @@ from attend.search.foreign import ForeignTests
 from attend.search.hits import cursor as cursor_of
 from attend.search.hits import fingerprint, place
 from attend.search.queries import FeedbackReader, QueryEncoder
-from attend.search.tokens import TokenReader
 from attend.search.values import ValueTypes, filter_hints
 from attend.store import CollectionStore, StoredDocument, compile_filter
 from attend.store.selection import whole_number
@@ -37,10 +36,6 @@ class Readers:
     @cached_property
     def feedback(self) -> FeedbackReader:
         return FeedbackReader(self._collection.store)
-
-    @cached_property
-    def tokens(self) -> TokenReader:
-        return TokenReader(self._collection.settings, self._collection.encoder)
 
     @cached_property
     def types(self) -> ValueTypes:

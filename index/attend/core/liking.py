@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attend.core.types import Bool, Float64, Json
-from attend.values import as_number
+from attend.values.kinds import as_number
 
 SCALES = (3, 5, 10)
 """The highest numbers of the rating scales that begin at 1."""

@@ -52,7 +52,7 @@ from attend.store.connections import connect_to_read
 from attend.store.copying import copy_untrusted
 from attend.store.database import Store
 from attend.store.filters import by_value
-from attend.values import parse_type
+from attend.values.kinds import parse_type
 
 MANIFEST = "manifest.json"
 

@@ -46,7 +46,7 @@ from attend.learning.task import (
 )
 from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
 from attend.store import CollectionStore, StoredDocument
-from attend.values import ValueType, infer
+from attend.values.kinds import ValueType, infer
 
 MOST_DOCUMENTS = 20_000
 """What is learned from; of more, a sample."""

@@ -28,7 +28,7 @@ from attend.core.liking import is_liked
 from attend.core.types import Float64
 from attend.measure.statistics import Interval, by_group, dcg, mean_interval, mean_intervals, ndcg
 from attend.store import Interaction
-from attend.values import as_number
+from attend.values.kinds import as_number
 
 CUT = 10
 """Documents that are recommended to each user."""

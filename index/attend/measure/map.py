@@ -22,7 +22,7 @@ from attend.core.errors import InvalidRequest
 from attend.core.types import Float64, Floats
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, StoredDocument
-from attend.values import display_title, only
+from attend.values.select import display_title, only
 
 FEWEST = 8
 """Documents that t-SNE takes; fewer have no neighbourhoods."""

@@ -16,7 +16,7 @@ from attend.core.types import Float32, Float64, Int64, Json
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, compile_filter
 from attend.store.filters import by_value
-from attend.values import as_numbers
+from attend.values.kinds import as_numbers
 
 NO_ROW = 0
 """The row of a part that is not a document; rows begin at 1."""
@@ -76,6 +76,11 @@ class History:
     def rows(self) -> Int64:
         """Return the rows (p,) of documents, `NO_ROW` for other parts."""
         return np.array([part.row for part in self.parts], dtype=np.int64)
+
+    @property
+    def values(self) -> list[Json]:
+        """Return what the user gave the parts (p,)."""
+        return [part.value for part in self.parts]
 
     def select(self, mask: np.ndarray) -> History:
         """Return the history of some parts."""

@@ -28,7 +28,7 @@ from attend.search.attend import (
     attend,
     weigh_documents,
 )
-from attend.search.hits import contents_of, explain_parts, matches
+from attend.search.hits import contents_of, explain_parts, matches, read_documents
 from attend.search.queries import Queries
 from attend.store import CollectionStore, compile_filter
 from attend.store.filters import by_value
@@ -130,7 +130,7 @@ class Recommender:
         keep = max(FEWEST, min(POOL, POOLED * resolved.listed), resolved.listed)
         while True:
             attention = self._attention(resolved, resolved.positive, resolved.rows, keep)
-            attended = attention.attended[0]
+            attended = attention.attended
             scored = attended._replace(scores=attention.scoring.log_weights(attended))
             floor = scored.scores.min(initial=np.inf)
             scored = self._penalised(resolved, attention, scored)
@@ -167,15 +167,16 @@ class Recommender:
         )
         embeddings = version.asking(history.embeddings, history.rows)
         scores = version.items and version.items.scores(history.rows, weights)
-        return attend(
+        [attention] = attend(
             resolved.view,
             self._settings,
-            Queries(embeddings, scores, weights / weights.sum()),
+            Queries(embeddings, parts=weights / weights.sum(), items=scores),
             options,
             rows,
             without=history.seen if resolved.request.exclude_seen else None,
             approximate=approximate,
         )
+        return attention
 
     def _penalised(self, resolved: _Resolved, attention: Attention, scored: Attended) -> Attended:
         """Lower the scores by the attention of negative examples to the same documents."""
@@ -184,7 +185,7 @@ class Recommender:
             return scored
         documents = scored.documents
         is_over_all = attention.all_weights is not None
-        rows = resolved.rows if is_over_all else np.sort(attention.attended[0].documents)
+        rows = resolved.rows if is_over_all else np.sort(attention.attended.documents)
         negative, everything = history.select(weights < 0), resolved._replace(attend="all")
         against = self._attention(everything, negative, rows, 1, approximate=False)
         # An example counts the same on either side, whatever their numbers.
@@ -202,7 +203,7 @@ class Recommender:
             return scored  # and no other is better
         allowed = resolved.view.keys.rows if resolved.rows is None else resolved.rows
         rows = np.setdiff1d(allowed, popular)
-        among = self._attention(resolved, resolved.positive, rows, resolved.reserved).attended[0]
+        among = self._attention(resolved, resolved.positive, rows, resolved.reserved).attended
         more = np.setdiff1d(among.documents[: resolved.reserved], documents)
         if not len(more):
             return scored
@@ -232,26 +233,19 @@ class Recommender:
     ) -> list[Recommendation]:
         request, rows = resolved.request, scored.documents[places]
         with_texts = request.title or bool(request.include) or request.fields is not None
-        documents = self._store.documents(rows, texts=with_texts)
-        if len(documents) < len(places):
-            raise Vanished
-        listed = [documents[row] for row in rows.tolist()]
-        matched = matches(self._store, scoring, 0, listed) if request.include else ()
-        reasons: Sequence[Any] = [None] * len(listed)
+        listed = read_documents(self._store, rows, texts=with_texts)
+        matched = matches(self._store, scoring, listed) if request.include else ()
+        columns: dict[str, Sequence[Any]] = {
+            "score": scored.scores[places].tolist(),
+            "weight": scored.weights[places].tolist(),
+            "value": [document.value for document in listed],
+            "because": [None] * len(listed),
+        }
         if request.explain:
             names = [part.name for part in resolved.positive.parts]
-            reasons = explain_parts(scoring, scored, places, names)
-        return [
-            Recommendation(score=score, weight=weight, value=document.value, because=why, **content)
-            for score, weight, document, why, content in zip(
-                scored.scores[places].tolist(),
-                scored.weights[places].tolist(),
-                listed,
-                reasons,
-                contents_of(listed, matched, request),
-                strict=True,
-            )
-        ]
+            columns["because"] = explain_parts(scoring, scored, places, names)
+        contents = contents_of(listed, matched, request, columns)
+        return [Recommendation(**content) for content in contents]
 
     def _with_interactions(self, view: View) -> Int64:
         """Return the rows of documents with interactions, ascending; read once in each state."""

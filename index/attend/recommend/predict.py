@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -37,7 +37,8 @@ from attend.recommend.ratings import (
 )
 from attend.search.hits import MAX_SHARES
 from attend.store import CollectionStore
-from attend.values import ValueType, as_number, blend_for, infer
+from attend.values.blends import blend_for
+from attend.values.kinds import ValueType, as_number, infer
 
 TERMS = "ratings"
 """The name of the terms of documents in the store."""
@@ -74,24 +75,6 @@ class ActiveModel:
         return self.model.items(embeddings, self.terms.at(np.where(present, places, -1)))
 
 
-class ValuedHistory(NamedTuple):
-    """A history with what the user gave each document.
-
-    Attributes:
-        rows, ids, values: h of each; a document with the value None is left out.
-        embeddings: (h, d), as of targets.
-        weights: (h,) the weight of each, relative to the others.
-        stored: (h,) true where it was read from the store and not sent with the request.
-    """
-
-    rows: Int64
-    ids: Sequence[str]
-    values: Sequence[Json]
-    embeddings: Float32
-    weights: Float64
-    stored: Bool | None = None
-
-
 class Predictor:
     """Answers the predictions of one collection; any thread may call it."""
 
@@ -122,8 +105,9 @@ class Predictor:
             raise missing_error(missing, "target")
         history = self._histories.of(request, MOST_USED)
         active = self.model(request.projection)
-        valued = usable_history(self._valued(history))
-        used = len(valued.rows)
+        valued = usable_history(history)
+        valued = replace(valued, embeddings=self._means(valued.rows))
+        used = len(valued.parts)
         if request.explain and len(items) * used > MAX_SHARES:
             raise LimitExceeded(
                 f"Explaining {len(items)} predictions takes {len(items) * used} shares, and at "
@@ -173,18 +157,6 @@ class Predictor:
         with self._lock:
             self._key, self._model = key, model
         return model
-
-    def _valued(self, history: History) -> ValuedHistory:
-        """Return the documents of a history; examples and profile have no values."""
-        documents = history.select(np.array([part.item is None for part in history.parts]))
-        return ValuedHistory(
-            documents.rows,
-            [str(part.name["id"]) for part in documents.parts],
-            [part.value for part in documents.parts],
-            self._means(documents.rows),
-            documents.weights,
-            np.array([part.stored for part in documents.parts], dtype=bool),
-        )
 
     def _means(self, rows: Int64) -> Float32:
         """Return documents (n, d) as ratings are learned of them: the means of their keys."""
@@ -241,7 +213,7 @@ def predict_values(
     center: Float32,
     rows: Int64,
     embeddings: Float32,
-    history: ValuedHistory,
+    history: History,
     most: int,
 ) -> list[dict[str, Json]]:
     """Predict what the user with this history would give each of the targets.
@@ -262,7 +234,8 @@ def predict_values(
             model was learned from.
     """
     same = (rows[:, None] == history.rows) & (rows[:, None] != NO_ROW)  # (t, h)
-    kind = _type_of(history.values)
+    values = history.values
+    kind = _type_of(values)
     if kind.kind == "number" and active is not None:
         predictions = _by_model(active, rows, embeddings, history, same)
     else:
@@ -274,8 +247,8 @@ def predict_values(
         order = np.argsort(-weights[target], kind="stable")[:most]
         because = [
             {
-                "id": history.ids[place],
-                "value": history.values[place],
+                **history.parts[place].name,
+                "value": values[place],
                 "weight": float(weights[target, place]),
                 **({} if adds is None else {"adds": float(adds[target, place])}),
             }
@@ -287,42 +260,31 @@ def predict_values(
                 "confidence": 1 - nothing,
                 "null": nothing,
                 "calibrated": calibrated,
-                "known": history.values[places[-1]] if len(places) else None,
+                "known": values[places[-1]] if len(places) else None,
                 "because": because,
             }
         )
     return replies
 
 
-def usable_history(history: ValuedHistory) -> ValuedHistory:
-    """Return the part with a value and a weight; its weights have a mean of one."""
-    weights = history.weights
-    if (weights < 0).any():
+def usable_history(history: History) -> History:
+    """Return the documents with a value and a weight; their weights have a mean of one."""
+    documents = history.select(np.array([part.item is None for part in history.parts]))
+    if (documents.weights < 0).any():
         raise InvalidRequest(
             "A weight of the history is negative, and a prediction is a mean; send weights from "
             "zero up.",
             field="history",
         )
-    places = [
-        place
-        for place, value in enumerate(history.values)
-        if value is not None and weights[place] > 0
-    ]
-    if not places:
+    has_value = np.array([value is not None for value in documents.values], dtype=bool)
+    usable = documents.select(has_value & (documents.weights > 0))
+    if not usable.parts:
         raise InvalidRequest(
-            f"None of the {len(history.rows)} documents of the history has a value and a weight; "
-            f'send what the user gave them, as in {{"id": …, "value": 4}}.',
+            f"None of the {len(documents.parts)} documents of the history has a value and a "
+            f'weight; send what the user gave them, as in {{"id": …, "value": 4}}.',
             field="history",
         )
-    weights = weights[places]
-    return ValuedHistory(
-        history.rows[places],
-        [history.ids[place] for place in places],
-        [history.values[place] for place in places],
-        history.embeddings[places],
-        weights / weights.mean(),
-        None if history.stored is None else history.stored[places],
-    )
+    return replace(usable, weights=usable.weights / usable.weights.mean())
 
 
 def _type_of(values: Sequence[Json]) -> ValueType:
@@ -353,19 +315,19 @@ def _type_of(values: Sequence[Json]) -> ValueType:
 
 
 def _by_model(
-    active: ActiveModel, rows: Int64, embeddings: Float32, history: ValuedHistory, same: Bool
+    active: ActiveModel, rows: Int64, embeddings: Float32, history: History, same: Bool
 ) -> Predictions:
     """Predict numbers by the model of ratings."""
     model = active.model
     values = np.array(history.values, dtype=np.float64)
-    if history.stored is not None:
-        # They were stored after the training: whoever sends the request cannot correct them.
-        values = np.where(history.stored, np.clip(values, model.low, model.high), values)
+    # What was stored after the training cannot be corrected by whoever sends the request.
+    stored = [part.stored for part in history.parts]
+    values = np.where(stored, np.clip(values, model.low, model.high), values)
     outside = np.flatnonzero((values < model.low) | (values > model.high))
     if len(outside):
         first = int(outside[0])
         raise InvalidRequest(
-            f"{history.ids[first]!r} has the value {values[first]:g}, but version "
+            f"{history.parts[first].name['id']!r} has the value {values[first]:g}, but version "
             f"{active.version} was learned from ratings of {model.low:g} to {model.high:g}; send "
             f"values within these.",
             field="history",
@@ -379,7 +341,7 @@ def _by_model(
 
 
 def _by_texts(
-    kind: ValueType, center: Float64, embeddings: Float32, history: ValuedHistory, same: Bool
+    kind: ValueType, center: Float64, embeddings: Float32, history: History, same: Bool
 ) -> Predictions:
     """Predict without a model: numbers shrunk to a baseline, others by the blend of their type."""
     attention = attended(embeddings, history.embeddings, center, history.weights, same)
@@ -390,9 +352,10 @@ def _by_texts(
         adds = attention.weights * (values - baseline[:, None])
         return numbers, attention.null_weight, attention.weights, adds, False
     answers = []
+    ids = [str(part.name["id"]) for part in history.parts]
     for weights in attention.weights:
         values_blend = blend_for(kind)
-        values_blend.add(history.ids, history.values, weights)
+        values_blend.add(ids, history.values, weights)
         answers.append(values_blend.answer())
     return answers, attention.null_weight, attention.weights, None, False
 

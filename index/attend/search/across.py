@@ -46,7 +46,7 @@ UNDECIDED = "undecided"
 
 def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
     """Return the scale of the logits behind an answer."""
-    scoring, attended = answered.attention.scoring, answered.attention.attended[answered.place]
+    scoring, attended = answered.attention.scoring, answered.attention.attended
     mechanism, version = scoring.mechanism, scoring.view.version
     if settings.normalize is None:
         return LogitScale(UNDECIDED, -math.inf, None)
@@ -106,7 +106,7 @@ def merged_answer(
     start, stop = request.offset, request.offset + request.k
     pages = {
         name: replace(answer, hits=answer.hits[start:stop], next=None)
-        for name, (answer, _, _) in answers.items()
+        for name, (answer, _) in answers.items()
     }
     return AcrossAnswer(
         hits=[] if shares is None else _merged(answers, shares, request)[start:stop],
@@ -127,7 +127,7 @@ def _merged(
     """
     hits = []
     for (name, answered), share in zip(answers.items(), shares, strict=True):
-        confidence = answered.attention.attended[answered.place].confidence
+        confidence = answered.attention.attended.confidence
         factor = share / confidence if confidence > 0 else 0.0  # without its own no-answer score
         for hit in answered.answer.hits:
             values = {field.name: getattr(hit, field.name) for field in fields(hit)}

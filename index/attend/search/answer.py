@@ -28,9 +28,11 @@ from attend.search.hits import (
     highlights,
     listed,
     matches,
+    read_documents,
+    read_embeddings,
 )
-from attend.search.queries import Search
-from attend.search.tokens import TokenReader, query_text, token_shares
+from attend.search.queries import Queries, QueryEncoder, Search
+from attend.search.tokens import query_text, token_shares
 from attend.search.values import (
     HINT_SAMPLE,
     KEY,
@@ -44,7 +46,8 @@ from attend.search.values import (
     values_of,
 )
 from attend.store import CollectionStore, StoredDocument, compile_filter
-from attend.values import ValueType, blend_for, infer, with_all_keys
+from attend.values.blends import blend_for, with_all_keys
+from attend.values.kinds import ValueType, infer
 
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; beyond, each reads its own, and forgets."""
@@ -61,11 +64,10 @@ MAX_CELLS = 1_000_000
 
 
 class Answered(NamedTuple):
-    """An answer, and the attention behind it: that of the query at `place`."""
+    """An answer, and the attention behind it."""
 
     answer: Answer
     attention: Attention
-    place: int
 
 
 Read = Callable[[Int64], list[StoredDocument]]
@@ -74,14 +76,14 @@ Read = Callable[[Int64], list[StoredDocument]]
 
 def answers_of(
     searches: Sequence[Search],
-    attention: Attention,
+    attentions: Sequence[Attention],
     passing: Int64 | None,
     store: CollectionStore,
     types: ValueTypes,
-    tokens: TokenReader,
+    encoders: QueryEncoder,
     foreign: ForeignTests,
 ) -> list[Answered]:
-    """Return the answers to searches that share one attention; their documents are read together.
+    """Return the answers to searches that share their options; their documents are read together.
 
     Args:
         passing: documents that filter and mask let pass; None for all.
@@ -92,36 +94,28 @@ def answers_of(
         UnknownField: no document has such a value, whether or not any answers.
         InvalidRequest: a least confidence where none was fitted.
     """
-    options, scoring = searches[0].request, attention.scoring
-    view, null = scoring.view, scoring.plan.mechanism.null_logit
+    options, view = searches[0].request, attentions[0].scoring.view
+    null = attentions[0].scoring.plan.mechanism.null_logit
     facets = None if options.facets is None else _facets(store, options, types.value_name)
-    field = options.group_by
-    listings = [
-        listed(
-            top,
-            search.request,
-            view.version.number,
-            None if field is None else _labels(store, field, top.documents),
-        )
-        for search, top in zip(searches, attention.attended, strict=True)
-    ]
-    read, read_page = _readers(store, options, attention, listings)
-    calibrated, least, scores, unknown = _calibration(attention, foreign, options.min_confidence)
-    if facets or field is not None:
+    asked = list(zip(searches, attentions, strict=True))
+    listings = [listed(store, attention, search.request) for search, attention in asked]
+    read, read_page = _readers(store, options, attentions, listings)
+    calibrated, least, scores, unknown = _calibration(attentions[0], foreign, options)
+    if facets or options.group_by is not None:
         unknown = [*unknown, *_unknown_fields(store, options, facets, listings)]
-    type = _type_of(attention, options, types, read)
-    answers = []
-    for query, top in enumerate(attention.attended):
-        if query:
+    type = _type_of(attentions, options, types, read)
+    answers: list[Answered] = []
+    for (search, attention), listing in zip(asked, listings, strict=True):
+        if answers:
             check_deadline()
+        top = attention.attended
         confidence = top.confidence
         if scores and len(top.documents):
-            confidence = conformal_share(scores, best_score(attention, query) or 0.0)
+            confidence = conformal_share(scores, best_score(attention) or 0.0)
         answered = top.total_documents > 0 and confidence >= least
-        search, listing = searches[query], listings[query]
         answer = Answer(
-            hits=_hits(attention, query, search, listing, read_page, store, tokens),
-            answer=_value(attention, query, options, type, answered, read, store),
+            hits=_hits(attention, search, listing, read_page, store, encoders),
+            answer=_value(attention, options, type, answered, read, store),
             attended=top.total_documents,
             answered=answered,
             confidence=None if null is None and calibrated is None else confidence,
@@ -133,11 +127,11 @@ def answers_of(
             next=listing.next,
             facets=facets,
             hints=unknown or None if len(top.documents) else filter_hints(store, options.filter),
-            weighing=_weighing(attention, query, passing) if options.explain else None,
-            memory=_memory(scoring, query, store) if options.explain else None,
+            weighing=_weighing(attention, passing) if options.explain else None,
+            memory=_memory(attention.scoring.queries, store) if options.explain else None,
             took_ms=round((time.perf_counter() - search.started) * 1000, 3),
         )
-        answers.append(Answered(answer, attention, query))
+        answers.append(Answered(answer, attention))
     return answers
 
 
@@ -152,58 +146,42 @@ def _facets(store: CollectionStore, options: SearchOptions, value_name: str | No
     return facets_by_name(store, options.facets or (), predicate, value_name)
 
 
-def _labels(store: CollectionStore, field: str, rows: Int64) -> list[Json]:
-    """Return each attended document's value of the field that groups."""
-    with forgetting():
-        return values_of(_read_texts(store, rows), field)
-
-
-def _read_texts(store: CollectionStore, rows: Int64) -> list[StoredDocument]:
-    documents = store.documents(rows)
-    if len(documents) < len(rows):
-        raise Vanished
-    return [documents[row] for row in rows.tolist()]
-
-
 def _readers(
     store: CollectionStore,
     options: SearchOptions,
-    attention: Attention,
+    attentions: Sequence[Attention],
     listings: Sequence[Listing],
 ) -> tuple[Read, Read]:
     """Return what reads documents for their values, and what reads those of a page.
 
     What pages and answers of all queries need is read in one statement.
     """
-    every = options.mode == "soft" and attention.all_weights is None
+    every = options.mode == "soft" and attentions[0].all_weights is None
     shown = options.title, options.highlight, options.explain, options.include, options.fields
     shows_texts = any(shown)
     # A value may be a text; and where the page is all that is read, one query reads its texts.
     texts = options.value not in (None, KEY) or (shows_texts and not every)
     needed = [
-        top.documents if every else top.documents[np.append(listing.ranks, 0)]
-        for top, listing in zip(attention.attended, listings, strict=True)
-        if len(top.documents)
+        rows if every else rows[np.append(listing.ranks, 0)]
+        for attention, listing in zip(attentions, listings, strict=True)
+        if len(rows := attention.attended.documents)
     ]
     ahead: Mapping[int, StoredDocument] = {}
     if 0 < sum(map(len, needed)) <= AHEAD:
         ahead = store.documents(np.unique(np.concatenate(needed)), texts=texts)
 
     def read(rows: Int64) -> list[StoredDocument]:
-        numbers, documents = rows.tolist(), ahead
-        if not documents.keys() >= set(numbers):
-            with forgetting():  # one block is read after another
-                documents = store.documents(rows, texts=texts)
-        try:
-            return [documents[row] for row in numbers]
-        except KeyError:
-            raise Vanished from None
+        numbers = rows.tolist()
+        if ahead.keys() >= set(numbers):
+            return [ahead[row] for row in numbers]
+        with forgetting():  # one block is read after another
+            return read_documents(store, rows, texts=texts)
 
-    return read, partial(_read_texts, store) if shows_texts and not texts else read
+    return read, partial(read_documents, store) if shows_texts and not texts else read
 
 
 def _calibration(
-    attention: Attention, foreign: ForeignTests, least: float | None
+    attention: Attention, foreign: ForeignTests, options: SearchOptions
 ) -> tuple[Calibrated, float, Sequence[float], Sequence[str]]:
     """Return what tells whether a search has an answer.
 
@@ -212,7 +190,7 @@ def _calibration(
     """
     scoring, test, unknown = attention.scoring, foreign.test, None
     view, mechanism, number = scoring.view, scoring.mechanism, scoring.view.version.number
-    threshold = view.version.tuning.threshold
+    threshold, least = view.version.tuning.threshold, options.min_confidence
     calibrated: Calibrated = "examples" if scoring.plan.calibrated else None
     scores: Sequence[float] = ()
     if scoring.plan.mechanism.null_logit is None:  # all searches come by before a training
@@ -272,15 +250,14 @@ def _unknown_fields(
 
 def _hits(
     attention: Attention,
-    query: int,
     search: Search,
     listing: Listing,
     read: Read,
     store: CollectionStore,
-    tokens: TokenReader,
+    encoders: QueryEncoder,
 ) -> list[Hit]:
     """Return the hits of a page with what the request wants to see of them."""
-    options, attended, scoring = search.request, attention.attended[query], attention.scoring
+    options, attended, scoring = search.request, attention.attended, attention.scoring
     rows = attended.documents[listing.ranks]
     documents = read(rows)
     columns: dict[str, Sequence[Any]] = {
@@ -288,11 +265,11 @@ def _hits(
         "weight": attended.weights[listing.ranks].tolist(),
         "value": values_of(documents, options.value)
         if options.value != KEY
-        else _best_keys(attention, query, documents, store),
+        else _best_keys(scoring, documents, store),
     }
     matched = []
     if options.highlight or options.explain or options.include:
-        matched = matches(store, scoring, query, documents)
+        matched = matches(store, scoring, documents)
     if options.highlight:
         texts = search.query.texts  # type: ignore[union-attr]  # encoded
         every = [text for pairs in texts for text, _ in pairs]
@@ -302,10 +279,10 @@ def _hits(
             {"part": number, **part.model_dump(include={"id", "text"}, exclude_none=True)}
             for number, part in enumerate(options.query.mixture or ())
         ]
-        explained = explanations(attention, query, listing.ranks, matched, names)
+        explained = explanations(attention, listing.ranks, matched, names)
         if options.explain == "tokens":
-            text, encoder = query_text(search, TOKENS), tokens.encoder(TOKENS)
-            shares = token_shares(store, scoring, query, matched, encoder, text)
+            text, encoder = query_text(search, TOKENS), encoders.token_encoder(TOKENS)
+            shares = token_shares(store, scoring, matched, encoder, text)
             for parts, pairs in zip(explained, shares, strict=True):
                 if pairs is not None:
                     # What the pairs leave of the score by keys: special tokens, biases, learned
@@ -313,32 +290,29 @@ def _hits(
                     pairs["rest"] = parts["dense"] - float(np.sum(pairs["shares"]))
                 parts["tokens"] = pairs
         columns["explanation"] = explained
-    contents = contents_of(documents, matched, options)
-    rows_of = zip(*columns.values(), strict=True)
+    contents = contents_of(documents, matched, options, columns)
     return [
-        Hit(**content, **dict(zip(columns, values, strict=True)), **extra)
-        for content, values, extra in zip(contents, rows_of, listing.extras, strict=True)
+        Hit(**content, **extra) for content, extra in zip(contents, listing.extras, strict=True)
     ]
 
 
 def _best_keys(
-    attention: Attention, query: int, documents: Sequence[StoredDocument], store: CollectionStore
+    scoring: Scoring, documents: Sequence[StoredDocument], store: CollectionStore
 ) -> list[Json]:
-    """Return of documents the key that matches a query best."""
+    """Return of documents the key that matches the query best."""
     rows = [document.row for document in documents]
-    best = best_keys(attention.scoring, query, np.array(rows, dtype=np.int64))
-    keys = store.embeddings([best[row] for row in rows if row in best])
-    if len(keys) < len(rows):
+    best = best_keys(scoring, np.array(rows, dtype=np.int64))
+    if len(best) < len(rows):
         raise Vanished
-    return [key.tolist() for key in keys]
+    return [key.tolist() for key in read_embeddings(store, [best[row] for row in rows])]
 
 
-def _weighing(attention: Attention, query: int, passing: Int64 | None) -> Weighing:
+def _weighing(attention: Attention, passing: Int64 | None) -> Weighing:
     """Return the numbers that turned logits into weights."""
-    scoring, attended, share = attention.scoring, attention.attended[query], WHOLE
+    scoring, share = attention.scoring, WHOLE
     if attention.all_weights is None:
-        share = attended_share(scoring, attended, passing, query)
-    null, temperature = attended.null, scoring.mechanism.temperature
+        share = attended_share(attention, passing)
+    null, temperature = attention.attended.null, scoring.mechanism.temperature
     return Weighing(
         temperature,
         scoring.mechanism.gates.tolist(),
@@ -348,39 +322,36 @@ def _weighing(attention: Attention, query: int, passing: Int64 | None) -> Weighi
     )
 
 
-def _memory(scoring: Scoring, query: int, store: CollectionStore) -> list[MemoryShare]:
+def _memory(queries: Queries, store: CollectionStore) -> list[MemoryShare]:
     """Return the stored questions that moved a query; of a mixture, that moved its parts."""
-    embeddings, _, mixture, before, memory = scoring.queries
-    if memory is None or before is None:
+    if queries.memory is None or queries.before is None:
         return []
-    part = slice(query, query + 1) if mixture is None else slice(None)
-    return memory.explained(store, before[part], embeddings[part])
+    return queries.memory.explained(store, queries.before, queries.embeddings)
 
 
 def _type_of(
-    attention: Attention, options: SearchOptions, types: ValueTypes, read: Read
+    attentions: Sequence[Attention], options: SearchOptions, types: ValueTypes, read: Read
 ) -> ValueType:
     """Return the type of the values that `value` names, of all queries together."""
     path, best = options.value, 1 if options.mode == "hard" else None
     values = [
         value
-        for attended in attention.attended
-        for value in values_of(read(attended.documents[:best]), path)
+        for attention in attentions
+        for value in values_of(read(attention.attended.documents[:best]), path)
     ]
-    type = types.of(path, attention.scoring.view, values)
+    type = types.of(path, attentions[0].scoring.view, values)
     if type is not None:
         return type
     # A hard answer without a path is the best document's value, whatever the others' are.
     if path is None and best is not None:
         return infer(values)
-    documents = read(np.unique(np.concatenate([top.documents for top in attention.attended])))
+    documents = read(np.unique(np.concatenate([one.attended.documents for one in attentions])))
     check_path(path, documents)
     return infer(values_of(documents, path))
 
 
 def _value(
     attention: Attention,
-    query: int,
     options: SearchOptions,
     type: ValueType,
     answered: bool,
@@ -388,7 +359,7 @@ def _value(
     store: CollectionStore,
 ) -> dict[str, Json]:
     """Return the blend of all attended (soft), or of a one-hot weight on the best (hard)."""
-    attended, scoring = attention.attended[query], attention.scoring
+    attended, scoring = attention.attended, attention.scoring
     if not answered:
         reason = NO_ANSWER if attended.total_documents else NO_DOCUMENTS
         return with_all_keys({**blend_for(type).answer(), "type": "nothing", "reason": reason})
@@ -406,8 +377,7 @@ def _value(
     elif attention.all_weights is None:
         blocks = [(attended.documents, attended.head_weights)]
     else:
-        every = attention.all_weights(slice(query, query + 1))
-        blocks = ((block.documents, block.heads[0]) for block in every)
+        blocks = ((block.documents, block.heads[0]) for block in attention.all_weights())
     for rows, by_head in blocks:
         documents, parts = read(rows), scoring.queries.parts
         if parts is not None:  # mixed over the parts: (p,) @ (p, H, n) -> (H, n)
@@ -416,7 +386,7 @@ def _value(
         values = (
             values_of(documents, options.value)
             if options.value != KEY
-            else _best_keys(attention, query, documents, store)
+            else _best_keys(scoring, documents, store)
         )
         ids = [document.id for document in documents]
         blend.add(ids, values, by_head if through else gates @ by_head)
@@ -459,19 +429,18 @@ def check_cells(queries: int, documents: int) -> None:
         )
 
 
-def matrix_of(attention: Attention, store: CollectionStore) -> Matrix:
+def matrix_of(attentions: Sequence[Attention], store: CollectionStore) -> Matrix:
     """Return logits and weights of every query over every document that is attended to.
 
     Raises:
         Vanished: a document was deleted meanwhile.
     """
-    view = attention.scoring.view
-    columns = np.unique(np.concatenate([top.documents for top in attention.attended]))
-    documents = store.documents(columns, texts=False)
-    if len(documents) < len(columns):
-        raise Vanished
+    view = attentions[0].scoring.view
+    columns = np.unique(np.concatenate([one.attended.documents for one in attentions]))
+    ids = [document.id for document in read_documents(store, columns, texts=False)]
     matrix: tuple[list[Any], list[Any], list[Any]] = [], [], []
-    for top in attention.attended:
+    for attention in attentions:
+        top = attention.attended
         places = np.searchsorted(columns, top.documents)
         logits = np.full((len(top.logits), len(columns)), -np.inf)  # (H, n)
         heads, weights = np.zeros_like(logits), np.zeros(len(columns))
@@ -479,5 +448,4 @@ def matrix_of(attention: Attention, store: CollectionStore) -> Matrix:
         weights[places] = top.weights
         for rows, array in zip(matrix, (logits, heads, weights), strict=True):
             rows.append(array.tolist())
-    ids = [documents[row].id for row in columns.tolist()]
     return Matrix(ids, *matrix, view.change, view.version.number)

@@ -32,11 +32,10 @@ from attend.core.arrays import KeyTable, kth_largest, locate
 from attend.core.coalesce import timed
 from attend.core.deadline import checked
 from attend.core.errors import InvalidRequest, LimitExceeded, WrongKeys
-from attend.core.settings import Settings
+from attend.core.settings import Settings, Tuning
 from attend.core.types import Float32, Float64, Floats, Int64
 from attend.keys.segment import BLOCK_KEYS
 from attend.projection import RAW_KEYS, Projection
-from attend.recommend.weights import PartScores
 from attend.search.queries import Queries, WordScores, word_weight
 
 MAX_PLANS = 64
@@ -47,8 +46,6 @@ FEW_KEYS = 1024
 
 MAX_SCORES = 1 << 20
 """Scores of a block of keys, for all queries and heads of one pass: 8 MB, some eight times over."""
-
-ALL = slice(None)
 
 
 class AttentionOptions(NamedTuple):
@@ -141,28 +138,22 @@ def plan_of(
     if plan is None:
         if len(version.plans) >= MAX_PLANS:
             version.plans.clear()
-        plan = _plan(version, settings, options, words, mixture)
-        if plan.stored_form:
-            plan = replace(plan, mechanism=replace(plan.mechanism, longest=longest))
-        version.plans[key] = plan
+        plan = version.plans[key] = _plan(version, settings, options, words, mixture, longest)
     return plan
 
 
 def _plan(
-    version: Version, settings: Settings, options: AttentionOptions, words: bool, mixture: bool
+    version: Version,
+    settings: Settings,
+    options: AttentionOptions,
+    words: bool,
+    mixture: bool,
+    longest: float,
 ) -> ScoringPlan:
     stored, tuning = version.projection, version.tuning
     scorer, pool = options.scorer or tuning.scorer or settings.scorer, options.pool or tuning.pool
     gates = _gates(stored, options.heads)
-    only_cosine = settings.scorer == "cosine" and not settings.unit_embeddings
-    # The scorer of the version was fitted to keys as they are.
-    if scorer not in (tuning.scorer, "cosine") and only_cosine:
-        raise InvalidRequest(
-            f"This collection was made for the scorer cosine and keeps its keys at length one; "
-            f"{scorer} would not see their lengths. Ask for cosine, or make a collection with the "
-            f"scorer {scorer}.",
-            field="scorer",
-        )
+    _check_lengths(scorer, tuning, settings)
     unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
     # Keys of length one, but for examples, whose lengths say how much they count: an inner
     # product keeps those, where a cosine would divide them away.
@@ -181,6 +172,9 @@ def _plan(
         and by_words == word_weight(None, tuning)
         and options.heads is None
     )
+    raw = stored.key_fingerprint == RAW_KEYS and not version.moved
+    projection = stored.form_for(scorer) if raw else stored
+    stored_form = projection.key_fingerprint == stored.key_fingerprint
     mechanism = Mechanism(
         name,
         _by_head(scale or default_scale(name, unit, stored.d_k), gates),
@@ -190,11 +184,9 @@ def _plan(
         None if tuning.null is None or not as_fitted else _by_head(tuning.null, gates),
         _additive(stored),
         np.array(tuning.levels) if tuning.levels and len(gates) == 1 else None,
+        longest if stored_form else np.inf,
     )
-    raw = stored.key_fingerprint == RAW_KEYS and not version.moved
-    projection = stored.form_for(scorer) if raw else stored
     ordered = name == "dot" and pool == "max"
-    stored_form = projection.key_fingerprint == stored.key_fingerprint
     plain = not projection.tensors and not projection.normalize_queries
     return ScoringPlan(
         mechanism=mechanism,
@@ -207,6 +199,19 @@ def _plan(
         reranks=scorer == "additive" and tuning.scorer == scorer,
         calibrated=mechanism.null_logit is not None and options.temperature == 1,
     )
+
+
+def _check_lengths(scorer: str, tuning: Tuning, settings: Settings) -> None:
+    """Refuse a scorer that would see the lengths of keys where these were made one."""
+    only_cosine = settings.scorer == "cosine" and not settings.unit_embeddings
+    # The scorer of the version was fitted to keys as they are.
+    if scorer not in (tuning.scorer, "cosine") and only_cosine:
+        raise InvalidRequest(
+            f"This collection was made for the scorer cosine and keeps its keys at length one; "
+            f"{scorer} would not see their lengths. Ask for cosine, or make a collection with the "
+            f"scorer {scorer}.",
+            field="scorer",
+        )
 
 
 def _by_head(numbers: float | Sequence[float], gates: Float64) -> Float64:
@@ -242,6 +247,8 @@ class Scoring:
         heads: (q, H, d) the projected queries; of a mixture (1, p * H, d), part by part.
         shift: (q, H) what folding adds to each logit.
         masked: documents that a scan leaves out besides those that filters do.
+
+    The explanations and the scores of single documents are those of one query, or one mixture.
     """
 
     view: View
@@ -273,6 +280,17 @@ class Scoring:
         scaled = np.asarray(shift * mechanism.scale, dtype=np.float64)
         return cls(view, plan, mechanism, queries, heads, scaled, masked)
 
+    def some(self, part: slice) -> Scoring:
+        """Return the scoring of some of the queries; a mixture is one."""
+        if len(self.heads) == 1:
+            return self
+        queries = self.queries.some(part)
+        return replace(self, queries=queries, heads=self.heads[part], shift=self.shift[part])
+
+    def each(self) -> list[Scoring]:
+        """Return the scoring of each query by itself."""
+        return [self.some(slice(query, query + 1)) for query in range(len(self.heads))]
+
     @property
     def unmoved(self) -> Float32:
         """The embeddings before feedback moved them."""
@@ -292,37 +310,36 @@ class Scoring:
             parts = [candidates] if len(candidates.ids) <= most else candidates.blocks(most)
             yield from map(self.by_head, parts)
 
-    def bias(self, documents: Int64, queries: slice = ALL) -> Float64:
+    def bias(self, documents: Int64) -> Float64:
         """Return what is added to the logits of documents (n,): (q, H, n), or (q, H, 1)."""
-        bias = self.shift[queries][:, :, None]
-        if (words := self.word_bias(documents, queries)) is not None:
+        bias = self.shift[:, :, None]
+        if (words := self.word_bias(documents)) is not None:
             bias = bias + words
         if self.masked is not None:
             bias = bias + np.where(np.isin(documents, self.masked), -np.inf, 0.0)
         return bias
 
-    def word_bias(self, documents: Int64, queries: slice = ALL) -> Float64 | None:
+    def word_bias(self, documents: Int64) -> Float64 | None:
         """Return what BM25, or a history, adds to the logits of documents (n,): (q, H, n)."""
-        words = self.queries.words
-        if words is None:
-            return None
-        if isinstance(words, PartScores):
-            shares = words.of(documents)  # (p, n)
+        words, items = self.queries.words, self.queries.items
+        shares: Floats  # (q or p, n)
+        if items is not None:
+            shares = items.of(documents)
+        elif words is not None:
+            shares = np.stack([scores.of(documents) for scores in words])
         else:
-            words = words[queries] if self.queries.parts is None else words
-            shares = np.stack([scores.of(documents) for scores in words])  # (q or p, n)
-        shape = (len(self.heads[queries]), self.mechanism.heads, len(documents))
+            return None
+        shape = (len(self.heads), self.mechanism.heads, len(documents))
         by_head = np.repeat(shares, self.plan.projection.heads, axis=0).reshape(shape)
         return np.asarray(by_head * self.mechanism.scale[:, None])
 
     def log_weights(self, attended: Attended) -> Float64:
         """Return the log weights of attended documents (n,), also of those far too far off."""
-        return log_mix(self.log_shares(attended, ALL), self.mechanism.gates)
+        return log_mix(self.log_shares(attended), self.mechanism.gates)
 
-    def log_shares(self, attended: Attended, places: Int64 | slice) -> Float64:
-        """Return the log weights of some attended documents in each head, (H, k)."""
-        logits = attended.logits[:, places] / self.mechanism.temperature
-        return logits - attended.log_partition[:, None]
+    def log_shares(self, attended: Attended) -> Float64:
+        """Return the log weights of attended documents in each head, (H, n)."""
+        return attended.logits / self.mechanism.temperature - attended.log_partition[:, None]
 
     def index_queries(self) -> Float32:
         """Return the queries in the space of the index: (q, H, Hk * d).
@@ -367,23 +384,23 @@ PART_RECALL = 0.65
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of some queries.
+    """Attention of a query, or a mixture.
 
     Attributes:
-        attended: each query's top documents, best first; of all, those that may be listed.
+        attended: the top documents, best first; of all, those that may be listed.
         exact: true if no better document can be missing.
-        scoring: of the queries, to explain single documents.
+        scoring: of the query, to explain single documents.
         recall: where keys are quantised, the share of the ten nearest that searches find.
-        all_weights: a reading of some queries' weights of all documents, where all share them.
+        all_weights: reads the weights of all documents, in blocks, where all share them.
         first: `attended` before the best were scored once more; None where they were not.
     """
 
-    attended: list[Attended]
+    attended: Attended
     exact: bool
     scoring: Scoring
     recall: float | None = None
-    all_weights: Callable[[slice], Iterator[BlockWeights]] | None = None
-    first: list[Attended] | None = None
+    all_weights: Callable[[], Iterator[BlockWeights]] | None = None
+    first: Attended | None = None
 
 
 def attend(
@@ -395,17 +412,17 @@ def attend(
     without: Int64 | None = None,
     *,
     approximate: bool = False,
-) -> Attention:
-    """Return the attention of queries over the documents of a snapshot.
+) -> list[Attention]:
+    """Return the attention of each of the queries over the documents of a snapshot.
 
     The first of these routes that fits is taken:
 
     1. a mixture over quantised keys: the candidates of each part;
     2. weights over all documents, or a mixture: all keys, in blocks;
-    3. a scorer that was fitted to candidates: those of the index;
-    4. words, or a scorer that no index knows, in a small collection: all keys;
-    5. words beside a scorer that the index knows: candidates, until they are proved to be enough;
-    6. everything else: the candidates of the index.
+    3. words, or a scorer that no index knows, in a small collection: all keys, but for a scorer
+       that was fitted to candidates;
+    4. words beside a scorer that the index knows: candidates, until they are proved to be enough;
+    5. everything else: the candidates of the index.
 
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
@@ -417,58 +434,61 @@ def attend(
         LimitExceeded: more weights than memory is for.
         WrongKeys: the snapshot is damaged, and the next one is not.
     """
-    words, is_mixture, keys = queries.words, queries.parts is not None, view.keys
+    words, is_mixture, keys = queries.words or (), queries.parts is not None, view.keys
     masked, number, recall = None, options.attend, options.recall
     if without is not None and len(without):
         if rows is None and (number == "all" or is_mixture):
             masked = without  # of a few, a mask costs less than a choice
         else:
             rows = np.setdiff1d(keys.rows if rows is None else rows, without)
+    has_words, longest = queries.words is not None, keys.longest
     plan = plan_of(
-        view.version,
-        settings,
-        options,
-        words=words is not None,
-        mixture=is_mixture,
-        longest=keys.longest,
+        view.version, settings, options, words=has_words, mixture=is_mixture, longest=longest
     )
     try:
         scoring = Scoring.of(view, plan, queries, masked)
-        keep = number
-        if keep == "all":
-            keep = _best(options, keys.documents, len(queries.embeddings))
-        most = None if number == "all" else number
-        may_approximate = is_mixture and (approximate or most is not None)
-        if may_approximate and _has_candidates(scoring, rows, keep, recall):
-            return _proposed_by_parts(scoring, rows, keep, recall, most)
+        is_worded = any(len(scores.rows) for scores in words)
+        may_approximate = is_mixture and not is_worded and (approximate or number != "all")
+        if may_approximate and (proposed := _proposed_by_parts(scoring, rows, options)):
+            return proposed
         if number == "all":
-            return _over_all(scoring, rows, keep)
+            return _over_all(scoring, rows, _keep(scoring, options))
         if is_mixture:
-            return _mixed(scoring, rows, number)
-        if plan.reranks:
-            return _proposed(scoring, rows, number, number)
-        is_worded = words is not None and any(len(scores.rows) for scores in words)
+            _check_ranks(len(queries.embeddings), number, keys.documents)
         is_small = keys.scans and keys.keys * queries.embeddings.shape[1] <= SCAN_FLOATS
-        if is_small and (is_worded or not plan.native):
-            return Attention(_scanned(scoring, rows, number), True, scoring)
+        if is_mixture or (is_small and not plan.reranks and (is_worded or not plan.native)):
+            return _attentions(scoring.each(), _scanned(scoring, rows, number))
         if is_worded and plan.native:
             return _proven(scoring, rows, number, words, recall)
-        return _proposed(scoring, rows, number, recall=recall)
+        return _proposed(scoring, rows, number, recall)
     except WrongKeys as error:
         view.give_up(str(error))
         raise
 
 
+def _attentions(
+    each: Sequence[Scoring], attended: Sequence[Attended], recall: float = 1.0
+) -> list[Attention]:
+    """Return the attention of each query, of whose nearest documents this share was looked at."""
+    is_exact = recall >= 1
+    return [
+        Attention(top, is_exact, one, None if is_exact else recall)
+        for one, top in zip(each, attended, strict=True)
+    ]
+
+
 def weigh_documents(attention: Attention, documents: Int64) -> Attended:
-    """Weigh documents by one query's attention, best first, also those beyond the top."""
-    scoring, attended = attention.scoring, attention.attended[0]
-    logits = _with_words(scoring, 0, _logits(scoring, 0, documents))
+    """Weigh documents by a query's attention, best first, also those beyond the top."""
+    scoring, attended = attention.scoring, attention.attended
+    logits = _with_words(scoring, _logits(scoring, documents))
     return weighed(logits, attended.partition, scoring.mechanism, attended.total_documents)
 
 
-def _best(options: AttentionOptions, documents: int, queries: int) -> int:
+def _keep(scoring: Scoring, options: AttentionOptions) -> int:
+    """Return the number of documents to list of all that share the weights."""
     if options.best is not None:
         return options.best
+    documents, queries = scoring.view.keys.documents, len(scoring.queries.embeddings)
     if documents * queries > MAX_RANKED:
         raise LimitExceeded(
             f"To group all {documents} documents, or to go on with them, for {queries} queries at "
@@ -478,114 +498,93 @@ def _best(options: AttentionOptions, documents: int, queries: int) -> int:
     return max(documents, 1)
 
 
-def _has_candidates(scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None) -> bool:
-    """Return whether an index of quantised keys proposes documents for each part of a mixture."""
-    keys, words = scoring.view.keys, scoring.queries.words
-    if not (scoring.plan.indexed and keys.scans):
-        return False
-    if words and not isinstance(words, PartScores) and any(len(scores.rows) for scores in words):
-        return False
-    masked = 0 if scoring.masked is None else len(scoring.masked)
-    candidates = scoring.mechanism.heads * (keep + masked)
-    documents = keys.documents if rows is None else len(rows)
-    return keys.promises(recall) < 1 and candidates * SCAN_SHARE < documents
-
-
-def _proposed_by_parts(
-    scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None, attend: int | None
-) -> Attention:
-    """Return the attention of a mixture over the nearest documents of each of its parts.
-
-    What none of them proposes has no share.
-    """
-    masked = np.empty(0, np.int64) if scoring.masked is None else scoring.masked
-    if recall is None and scoring.mechanism.heads >= MANY_PARTS:
-        recall = PART_RECALL
-    queries = scoring.index_queries()
-    with timed("search"):
-        wide = PART_WIDER * keep + len(masked)
-        [near], _ = scoring.view.keys.search(queries, rows, wide, recall)
-    if isinstance(scoring.queries.words, PartScores):
-        best = scoring.queries.words.best(keep)
-        near = np.union1d(near, best if rows is None else best[locate(rows, best).present])
-    logits = _logits(scoring, 0, np.setdiff1d(near, masked))
-    top = attend_logits(_with_words(scoring, 0, logits), scoring.mechanism, attend)
-    return Attention([top], False, scoring)
-
-
-def _mixed(scoring: Scoring, rows: Int64 | None, attend: int) -> Attention:
-    """Return the attention of a mixture, by a scan: all parts share the products of a block."""
-    parts = len(scoring.queries.embeddings)
-    if parts * min(attend, scoring.view.keys.documents) > MAX_RANKED:
+def _check_ranks(parts: int, attend: int, documents: int) -> None:
+    if parts * min(attend, documents) > MAX_RANKED:
         raise LimitExceeded(
             f"{parts} parts that attend to {attend} documents are more than {MAX_RANKED} weights; "
             f"attend to fewer, or mix fewer parts.",
             field="attend",
         )
-    return Attention(_scanned(scoring, rows, attend), True, scoring)
 
 
-def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> Attention:
+def _proposed_by_parts(
+    scoring: Scoring, rows: Int64 | None, options: AttentionOptions
+) -> list[Attention]:
+    """Return the attention of a mixture over the nearest documents of each of its parts.
+
+    What none of them proposes has no share.
+
+    Returns: one, or none where keys are not quantised, or candidates cost as much as all documents.
+    """
+    keys, heads, recall = scoring.view.keys, scoring.mechanism.heads, options.recall
+    keep = _keep(scoring, options) if options.attend == "all" else options.attend
+    masked = np.empty(0, np.int64) if scoring.masked is None else scoring.masked
+    most = (keys.documents if rows is None else len(rows)) / SCAN_SHARE
+    is_quantised = scoring.plan.indexed and keys.scans and keys.promises(recall) < 1
+    if not is_quantised or heads * (keep + len(masked)) >= most:
+        return []
+    if recall is None and heads >= MANY_PARTS:
+        recall = PART_RECALL
+    queries = scoring.index_queries()
+    with timed("search"):
+        [near], _ = keys.search(queries, rows, PART_WIDER * keep + len(masked), recall)
+    if scoring.queries.items is not None:
+        best = scoring.queries.items.best(keep)
+        near = np.union1d(near, best if rows is None else best[locate(rows, best).present])
+    near = np.setdiff1d(near, masked)
+    if len(near) > most:
+        return []
+    logits = _with_words(scoring, _logits(scoring, near))
+    attend = None if options.attend == "all" else options.attend
+    return [Attention(attend_logits(logits, scoring.mechanism, attend), False, scoring)]
+
+
+def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> list[Attention]:
+    def all_weights(one: Scoring, top: Attended) -> Iterator[BlockWeights]:
+        blocks = partial(one.blocks, rows)
+        return weights_by_block(one.heads, blocks, one.mechanism, [top], one.bias)
+
     attended = _scan(scoring, rows, keep)
-
-    def all_weights(queries: slice) -> Iterator[BlockWeights]:
-        heads, blocks = scoring.heads[queries], partial(scoring.blocks, rows)
-        bias = partial(scoring.bias, queries=queries)
-        return weights_by_block(heads, blocks, scoring.mechanism, attended[queries], bias)
-
-    return Attention(attended, True, scoring, all_weights=all_weights)
-
-
-def _scan(scoring: Scoring, rows: Int64 | None, keep: int, queries: slice = ALL) -> list[Attended]:
-    """Return the `keep` best documents with weights among all, in passes of bounded memory."""
-    places = range(len(scoring.heads))[queries]
-    largest = BLOCK_KEYS + scoring.view.keys.most_keys  # a block ends with a complete document
-    step = max(1, MAX_SCORES // (largest * scoring.mechanism.heads))
-    passes = [slice(place, min(place + step, places.stop)) for place in places[::step]]
     return [
-        attended
-        for part in passes
-        for attended in attend_many(
-            scoring.heads[part],
-            partial(scoring.blocks, rows),
-            scoring.mechanism,
-            keep,
-            partial(scoring.bias, queries=part),
-        )
+        Attention(top, True, one, all_weights=partial(all_weights, one, top))
+        for one, top in zip(scoring.each(), attended, strict=True)
     ]
 
 
-def _scanned(
-    scoring: Scoring, rows: Int64 | None, attend: int, queries: slice = ALL
-) -> list[Attended]:
+def _scan(scoring: Scoring, rows: Int64 | None, keep: int) -> list[Attended]:
+    """Return the `keep` best documents with weights among all, in passes of bounded memory."""
+    largest = BLOCK_KEYS + scoring.view.keys.most_keys  # a block ends with a complete document
+    step = max(1, MAX_SCORES // (largest * scoring.mechanism.heads))
+    passes = range(0, len(scoring.heads), step)
+    parts = [scoring.some(slice(first, first + step)) for first in passes]
+    blocks, mechanism = partial(scoring.blocks, rows), scoring.mechanism
+    return [
+        attended
+        for part in parts
+        for attended in attend_many(part.heads, blocks, mechanism, keep, part.bias)
+    ]
+
+
+def _scanned(scoring: Scoring, rows: Int64 | None, attend: int) -> list[Attended]:
     """Return the best documents of a scan over all, with weights among themselves only."""
-    best = _scan(scoring, rows, attend, queries)
-    if scoring.queries.words is None:
+    best = _scan(scoring, rows, attend)
+    if scoring.queries.words is None and scoring.queries.items is None:
         return [attend_logits(Logits(top.documents, top.logits), scoring.mechanism) for top in best]
-    places = range(len(scoring.heads))[queries]
     # A scan has the precision of the keys, while candidates are scored in float64: whichever
     # way a search with words goes, its weights are the same.
     logits = [
-        _with_words(scoring, query, _logits(scoring, query, top.documents))
-        for query, top in zip(places, best, strict=True)
+        _with_words(one, _logits(one, top.documents))
+        for one, top in zip(scoring.each(), best, strict=True)
     ]
     return [attend_logits(z, scoring.mechanism, attend) for z in logits]
 
 
 def _proposed(
-    scoring: Scoring,
-    rows: Int64 | None,
-    attend: int,
-    target: int | None = None,
-    recall: float | None = None,
-) -> Attention:
-    """Return the best of what the index proposes, and of what shares most words.
-
-    Each head proposes `target` documents; if it is None, as many as the scorer needs.
-    """
+    scoring: Scoring, rows: Int64 | None, attend: int, recall: float | None
+) -> list[Attention]:
+    """Return the best of what the index proposes, and of what shares most words."""
     native = scoring.plan.native
-    if target is None:
-        target = attend if native else attend * OVERSAMPLED
+    target = attend if native or scoring.plan.reranks else attend * OVERSAMPLED
     queries = scoring.index_queries()
     with timed("search"):
         candidates, least = scoring.view.keys.search(queries, rows, target, recall)
@@ -594,15 +593,16 @@ def _proposed(
             np.union1d(near, scores.among(rows).best(target)[0])
             for near, scores in zip(candidates, scoring.queries.words, strict=True)
         ]
-    attended = []
-    one = len(candidates) == 1
-    scored = (_logits(scoring, 0, candidates[0]),) if one else _scored(scoring, candidates)
-    for query, logits in enumerate(scored):
-        z = logits if scoring.queries.words is None else _with_words(scoring, query, logits)
-        attended.append(attend_logits(z, scoring.mechanism, attend))
-    if not native:
-        return Attention(attended, False, scoring)
-    return Attention(attended, least >= 1, scoring, None if least >= 1 else least)
+    each = scoring.each()
+    attentions = []
+    scored = [_logits(scoring, candidates[0])] if len(each) == 1 else _scored(each, candidates)
+    is_exact = native and least >= 1
+    recall = least if native and least < 1 else None
+    for one, logits in zip(each, scored, strict=True):
+        z = logits if scoring.queries.words is None else _with_words(one, logits)
+        top = attend_logits(z, scoring.mechanism, attend)
+        attentions.append(Attention(top, is_exact, one, recall))
+    return attentions
 
 
 def _proven(
@@ -611,7 +611,7 @@ def _proven(
     attend: int,
     words: Sequence[WordScores],
     recall: float | None,
-) -> Attention:
+) -> list[Attention]:
     """Return the top documents by keys and words together, proved to miss none.
 
     Where keys are quantised, none but what the index itself misses.
@@ -620,23 +620,23 @@ def _proven(
     documents = scoring.view.keys.documents if rows is None else len(rows)
     settled: dict[int, Attended] = {}
     pending = list(range(len(passing)))
-    queries, target, least = scoring.index_queries(), attend * WIDER, 1.0
+    each, queries = scoring.each(), scoring.index_queries()
+    target, least = attend * WIDER, 1.0
     while pending and target * SCAN_SHARE <= documents:
         with timed("search"):
             proposed, share = scoring.view.keys.search(queries[pending], rows, target, recall)
         least = min(least, share)
         for query, near in zip(pending, proposed, strict=True):
-            top = _settled(scoring, query, near, passing[query], target, attend)
+            top = _settled(each[query], near, passing[query], target, attend)
             settled |= {} if top is None else {query: top}
         pending, target = [query for query in pending if query not in settled], target * WIDER
     for query in pending:
-        settled[query] = _scanned(scoring, rows, attend, slice(query, query + 1))[0]
-    attended = [settled[query] for query in range(len(passing))]
-    return Attention(attended, least >= 1, scoring, None if least >= 1 else least)
+        settled[query] = _scanned(each[query], rows, attend)[0]
+    return _attentions(each, [settled[query] for query in range(len(each))], least)
 
 
 def _settled(
-    scoring: Scoring, query: int, near: Int64, words: WordScores, target: int, attend: int
+    scoring: Scoring, near: Int64, words: WordScores, target: int, attend: int
 ) -> Attended | None:
     """Return the top documents among candidates, if no other document can be one of them.
 
@@ -644,10 +644,10 @@ def _settled(
     has at most the sum of the last of each (the threshold algorithm: Fagin, Lotem and Naor 2003).
     """
     worded, beyond = words.best(target)
-    by_keys = _logits(scoring, query, near)
-    others = _logits(scoring, query, np.setdiff1d(worded, near))
+    by_keys = _logits(scoring, near)
+    others = _logits(scoring, np.setdiff1d(worded, near))
     dense = Logits(*(np.concatenate(pair, axis=-1) for pair in zip(by_keys, others, strict=True)))
-    top = attend_logits(_with_words(scoring, query, dense), scoring.mechanism, attend)
+    top = attend_logits(_with_words(scoring, dense), scoring.mechanism, attend)
     if len(near) < target:
         return top  # these are all documents
     last = kth_largest(by_keys.z[0], target)[0]
@@ -655,46 +655,44 @@ def _settled(
     return top if top.logits[0, attend - 1] >= bound else None
 
 
-def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
+def _scored(each: Sequence[Scoring], candidates: Sequence[Int64]) -> list[Logits]:
     """Return each query's logits of its own candidates by keys alone.
 
     The keys of several queries are looked up together where they are few. Each query is scored by
     itself: a product of all would round a query otherwise in other company, and change the order
     of equals between two of its pages.
     """
-    keys = scoring.view.keys
+    keys = each[0].view.keys
     most = max(map(len, candidates)) * keys.most_keys
     step = LOOKED_UP // max(most, 1)
     if step < 2:
-        return [_logits(scoring, query, rows) for query, rows in enumerate(candidates)]
+        return list(map(_logits, each, candidates))
     logits = []
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         every = keys.lookup(np.unique(np.concatenate(part)))
-        for query, documents in enumerate(every.split(part), start):
-            logits.append(_block_logits(scoring, query, documents))
+        logits += map(_block_logits, each[start : start + step], every.split(part))
     return logits
 
 
-def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
+def _logits(scoring: Scoring, documents: Int64) -> Logits:
     """Return one query's logits by keys alone, in float64: candidates are few, and they decide."""
     keys = scoring.view.keys
     if len(documents) * keys.most_keys <= LOOKED_UP:
-        return _block_logits(scoring, query, keys.lookup(documents))
+        return _block_logits(scoring, keys.lookup(documents))
     # In blocks: a document may have any number of keys.
-    parts = map(partial(_block_logits, scoring, query), keys.blocks(documents))
+    parts = map(partial(_block_logits, scoring), keys.blocks(documents))
     nothing = np.empty(0, dtype=np.int64), np.empty((scoring.mechanism.heads, 0))
     rows, z = zip(nothing, *parts, strict=True)
     return Logits(np.concatenate(rows), np.concatenate(z, axis=1))
 
 
-def _block_logits(scoring: Scoring, query: int, documents: KeyTable) -> Logits:
-    one = slice(query, query + 1)
-    heads, shift = scoring.heads[one].astype(np.float64), scoring.shift[one, :, None]
+def _block_logits(scoring: Scoring, documents: KeyTable) -> Logits:
+    heads, shift = scoring.heads.astype(np.float64), scoring.shift[:, :, None]
     z = scoring.mechanism.logits(heads, scoring.by_head(documents), shift)
     return Logits(documents.rows, z[0])
 
 
-def _with_words(scoring: Scoring, query: int, by_keys: Logits) -> Logits:
-    bias = scoring.word_bias(by_keys.documents, slice(query, query + 1))
+def _with_words(scoring: Scoring, by_keys: Logits) -> Logits:
+    bias = scoring.word_bias(by_keys.documents)
     return by_keys if bias is None else Logits(by_keys.documents, by_keys.z + bias[0])

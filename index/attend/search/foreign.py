@@ -180,10 +180,10 @@ class ForeignTests:
             encode, starts = here.encoder().encode_queries, range(0, len(texts), block)
             parts = [encode(texts[start : start + block]) for start in starts]
             queries = Queries(np.concatenate(parts))
-            attention = attend(view, here.settings, queries, AttentionOptions(attend=2))
+            attentions = attend(view, here.settings, queries, AttentionOptions(attend=2))
             best = [
-                best_score(attention, query, document.row)
-                for query, (document, text) in enumerate(zip(documents, texts, strict=True))
+                best_score(attention, document.row)
+                for attention, document, text in zip(attentions, documents, texts, strict=True)
                 if text
             ]
             scores = sorted(round(score, 6) for score in best if score is not None)
@@ -192,7 +192,7 @@ class ForeignTests:
             test = ForeignTest(
                 version=view.version.number,
                 encoder=here.settings.encoder or "",
-                scorer=attention.scoring.mechanism.scorer,
+                scorer=attentions[0].scoring.mechanism.scorer,
                 documents=view.keys.documents,
                 last_key=last_key,
                 scores=tuple(scores),
@@ -228,7 +228,7 @@ class ForeignTests:
             self._use(test)
 
 
-def best_score(attention: Attention, query: int, without: int | None = None) -> float | None:
+def best_score(attention: Attention, without: int | None = None) -> float | None:
     """Return the best unscaled score by keys among the documents that a query attends to, before
     feedback moved it: passages are not moved either.
 
@@ -237,12 +237,12 @@ def best_score(attention: Attention, query: int, without: int | None = None) -> 
 
     Returns: None where no document is attended to.
     """
-    scoring, attended = attention.scoring, attention.attended[query]
+    scoring, attended = attention.scoring, attention.attended
     scores = attended.logits[0]
     if scoring.queries.before is not None:
-        scores = unmoved_logits(scoring, slice(query, query + 1), attended.documents)[0]
+        scores = unmoved_logits(scoring, attended.documents)[0]
     elif scoring.queries.words is not None:
-        bias = scoring.word_bias(attended.documents, slice(query, query + 1))
+        bias = scoring.word_bias(attended.documents)
         scores = scores if bias is None else scores - bias[0, 0]
     if without is not None:
         scores = scores[attended.documents != without]

@@ -19,10 +19,12 @@ from attend.api.search import SearchRequest
 from attend.attention import Attended, Softmax
 from attend.collection.versions import Vanished
 from attend.core.arrays import locate
+from attend.core.deadline import forgetting
 from attend.core.errors import InvalidRequest, LimitExceeded
-from attend.core.types import Float64, Int64, Json
+from attend.core.types import Float32, Float64, Int64, Json
 from attend.search.attend import Attention, Scoring
 from attend.search.queries import Queries
+from attend.search.values import values_of
 from attend.store import CollectionStore, StoredDocument, StoredKey
 from attend.store.words import (
     SPLIT,
@@ -33,7 +35,7 @@ from attend.store.words import (
     readable,
     traced_text,
 )
-from attend.values import display_title, only, whole_text
+from attend.values.select import display_title, only, whole_text
 
 PAGE = {"k", "offset", "cursor", "fields", "include", "facets", "title", "highlight", "explain"}
 """Options of the page, which may change from one page to the next."""
@@ -67,20 +69,19 @@ class Listing(NamedTuple):
     extras: list[dict[str, Any]]
 
 
-def listed(
-    attended: Attended, request: SearchRequest, version: int, labels: Sequence[Json] | None
-) -> Listing:
+def listed(store: CollectionStore, attention: Attention, request: SearchRequest) -> Listing:
     """Return the page that a request wants of its attended documents.
-
-    Args:
-        version: the projection that answers; a cursor belongs to one.
-        labels: each attended document's value of `group_by`; None where nothing is grouped.
 
     Raises:
         InvalidRequest: a cursor of another request.
+        Vanished: a document was deleted meanwhile.
     """
+    attended, labels = attention.attended, list[Json]()
     ranks, numbers = np.arange(len(attended.documents)), np.empty(0, dtype=np.int64)
-    if labels is not None:  # the best document of each group; without a label it is one itself
+    is_grouped = request.group_by is not None
+    if is_grouped:  # the best document of each group; without a label it is one itself
+        with forgetting():
+            labels = values_of(read_documents(store, attended.documents), request.group_by)
         groups: dict[str, int] = {}
         keys = [group_key(label, rank) for rank, label in enumerate(labels)]
         numbers = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
@@ -93,7 +94,8 @@ def listed(
         # As JSON a vector takes more time than most searches for it.
         options = request.model_dump_json(exclude=PAGE | ({"query"} if query else set()))
         vector = (array("d", query).tobytes(),) if query else ()
-        belongs_to = fingerprint(str(version), options, *vector)
+        version = str(attention.scoring.view.version.number)
+        belongs_to = fingerprint(version, options, *vector)
     if request.cursor is not None:
         score, row = place(request.cursor, belongs_to, 2)
         scores, rows = attended.scores[ranks], attended.documents[ranks]
@@ -101,7 +103,7 @@ def listed(
         ranks = ranks[(scores < score) | ((scores == score) & (rows > row))]
     page = ranks[request.offset : request.offset + request.k]
     extras: list[dict[str, Any]] = [{} for _ in page]
-    if labels is not None:
+    if is_grouped:
         sizes, weights = np.bincount(numbers), np.bincount(numbers, attended.weights)
         for rank, extra in zip(page.tolist(), extras, strict=True):
             group = numbers[rank]
@@ -171,6 +173,28 @@ def place(cursor: str, request: str, length: int) -> list[float]:
 # -- contents -------------------------------------------------------------------------------
 
 
+def read_documents(
+    store: CollectionStore, rows: Int64, *, texts: bool = True
+) -> list[StoredDocument]:
+    """Return documents by their rows (n,), in that order.
+
+    Raises:
+        Vanished: one was deleted meanwhile.
+    """
+    documents = store.documents(rows, texts=texts)
+    if len(documents) < len(rows):
+        raise Vanished
+    return [documents[row] for row in rows.tolist()]
+
+
+def read_embeddings(store: CollectionStore, keys: Sequence[int]) -> list[Float32]:
+    """Return the embeddings (d,) of keys; raises Vanished if one was deleted meanwhile."""
+    embeddings = store.embeddings(keys)
+    if len(embeddings) < len(keys):
+        raise Vanished
+    return embeddings
+
+
 class Match(NamedTuple):
     """The key that matched a document best, and its text; None where it was no text."""
 
@@ -178,13 +202,13 @@ class Match(NamedTuple):
     passage: str | None
 
 
-def best_keys(scoring: Scoring, query: int, rows: Int64) -> dict[int, int]:
-    """Return for each document row the id of the key that matches a query best."""
+def best_keys(scoring: Scoring, rows: Int64) -> dict[int, int]:
+    """Return for each document row the id of the key that matches the query best."""
     candidates = scoring.view.keys.lookup(rows)
     if not len(candidates):
         return {}
     keys, mechanism = scoring.by_head(candidates).vectors, scoring.mechanism
-    scores = mechanism.score_keys(scoring.heads[query : query + 1], keys)[0]  # (H, m)
+    scores = mechanism.score_keys(scoring.heads, keys)[0]  # (H, m)
     score = mechanism.gates @ scores  # (m,)
     places = np.split(np.arange(len(score)), candidates.starts[1:-1])
     best = [int(part[np.argmax(score[part])]) for part in places]
@@ -193,7 +217,7 @@ def best_keys(scoring: Scoring, query: int, rows: Int64) -> dict[int, int]:
 
 
 def matches(
-    store: CollectionStore, scoring: Scoring, query: int, documents: Sequence[StoredDocument]
+    store: CollectionStore, scoring: Scoring, documents: Sequence[StoredDocument]
 ) -> list[Match]:
     """Return for each document, with its texts, the key that matched the query best.
 
@@ -201,7 +225,7 @@ def matches(
         Vanished: a document was deleted meanwhile.
     """
     rows = np.array([document.row for document in documents], dtype=np.int64)
-    best = best_keys(scoring, query, rows)
+    best = best_keys(scoring, rows)
     keys = store.keys_of(np.array(list(best.values()), dtype=np.int64))
     matched = []
     for document in documents:
@@ -218,13 +242,16 @@ def contents_of(
     documents: Sequence[StoredDocument],
     matched: Sequence[Match],
     options: SearchRequest | RecommendRequest,
+    columns: Mapping[str, Sequence[Any]],
 ) -> list[dict[str, Any]]:
-    """Return what hits show of their documents: ids, payloads, titles and texts.
+    """Return the fields of hits: ids, payloads, titles and texts of their documents, and others.
 
     Args:
         matched: the keys that matched them; needed where `include` is.
+        columns: the other fields by name, with an entry for each hit.
     """
-    columns: dict[str, Sequence[Any]] = {
+    columns = {
+        **columns,
         "id": [document.id for document in documents],
         "payload": [
             document.payload
@@ -275,7 +302,7 @@ def explain_parts(
             field="explain",
         )
     # In logs, so that the shares sum to one even where weights underflow.
-    logs = scoring.log_shares(attended, places)
+    logs = scoring.log_shares(attended)[:, places]
     with np.errstate(divide="ignore"):
         by_head = Softmax.of(logs.T + np.log(scoring.mechanism.gates)).weights.T  # (p * H, k)
     heads = scoring.plan.projection.heads
@@ -287,11 +314,10 @@ def explain_parts(
     ]
 
 
-def unmoved_logits(scoring: Scoring, query: slice, rows: Int64) -> Float64:
-    """Return what keys give documents (n,) before feedback moves one query, (H, n)."""
-    mixture = scoring.queries.parts
-    unmoved = scoring.unmoved if mixture is not None else scoring.unmoved[query]
-    plain = Scoring.of(scoring.view, scoring.plan, Queries(unmoved, None, mixture))
+def unmoved_logits(scoring: Scoring, rows: Int64) -> Float64:
+    """Return what keys give documents (n,) before feedback moves the query, (H, n)."""
+    queries = Queries(scoring.unmoved, parts=scoring.queries.parts)
+    plain = Scoring.of(scoring.view, scoring.plan, queries)
     keys = plain.by_head(scoring.view.keys.lookup(rows))
     logits = plain.mechanism.logits(plain.heads, keys, plain.shift[:, :, None])[0]
     order = np.argsort(keys.rows)
@@ -300,7 +326,6 @@ def unmoved_logits(scoring: Scoring, query: slice, rows: Int64) -> Float64:
 
 def explanations(
     attention: Attention,
-    query: int,
     places: Int64,
     matched: Sequence[Match],
     parts: Sequence[Mapping[str, Json]] = (),
@@ -310,11 +335,10 @@ def explanations(
     Args:
         parts: the names of the parts of a mixture, whose shares are added.
     """
-    attended, scoring = attention.attended[query], attention.scoring
-    is_first = attention.first is None
-    first = attended if attention.first is None else attention.first[query]
-    one, gates = slice(query, query + 1), scoring.mechanism.gates
-    bias = scoring.word_bias(first.documents, one)
+    attended, scoring = attention.attended, attention.scoring
+    gates = scoring.mechanism.gates
+    is_first, first = attention.first is None, attention.first or attended
+    bias = scoring.word_bias(first.documents)
     lexical = np.zeros(len(first.documents))  # (n,), the heads' mean by gates
     if bias is not None:
         lexical = gates @ bias[0]
@@ -322,7 +346,6 @@ def explanations(
     before = np.empty(len(dense), dtype=np.int64)  # ranks, from 1; equals as they stand
     before[np.argsort(-dense, kind="stable")] = np.arange(1, len(dense) + 1)
     words = scoring.queries.words or ()
-    words = words if scoring.queries.parts is not None else words[one]
     terms = list(dict.fromkeys(term for scores in words for term in scores.terms))
     shares = explain_parts(scoring, attended, places, parts) if parts else None
     ordered = np.argsort(first.documents)
@@ -330,7 +353,7 @@ def explanations(
     added = gates @ attended.logits[:, places] - dense[located] - lexical[located]
     memory = np.zeros(len(located))  # what feedback added by moving the query
     if scoring.queries.before is not None and len(located):
-        unmoved = unmoved_logits(scoring, one, first.documents[located])
+        unmoved = unmoved_logits(scoring, first.documents[located])
         memory = dense[located] - gates @ unmoved
     return [
         {
@@ -356,10 +379,8 @@ def explanations(
     ]
 
 
-def attended_share(
-    scoring: Scoring, top: Attended, rows: Int64 | None, query: int
-) -> AttendedShare:
-    """Return the share of one query's top documents in the softmax over all documents.
+def attended_share(attention: Attention, rows: Int64 | None) -> AttendedShare:
+    """Return the share of a query's top documents in the softmax over all documents.
 
     What the others add is estimated from a random sample of them. The interval is the empirical
     Bernstein bound of Maurer and Pontil 2009: no other document has a larger part than the last of
@@ -368,6 +389,7 @@ def attended_share(
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
     """
+    scoring, top = attention.scoring, attention.attended
     keys, masked = scoring.view.keys, scoring.masked
     sample, total = keys.sample(rows)
     counted = top.documents
@@ -377,9 +399,8 @@ def attended_share(
     others = total - len(counted)
     if not len(top.documents) or others <= 0 or not outside.any():
         return WHOLE
-    one = slice(query, query + 1)
     documents = scoring.by_head(sample)
-    z = scoring.mechanism.logits(scoring.heads[one], documents, scoring.bias(documents.rows, one))
+    z = scoring.mechanism.logits(scoring.heads, documents, scoring.bias(documents.rows))
     sampled = z[0][:, outside].astype(np.float64)  # (H, m)
     tau, gates = scoring.mechanism.temperature, scoring.mechanism.gates
     peak = np.maximum(top.logits.max(axis=1), sampled.max(axis=1))[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
 from attend.core.types import Float32, Float64, Floats, Int64
 from attend.encoder import Encoder
+from attend.recommend.weights import PartScores
 from attend.store import CollectionStore
 from attend.write.ingest import as_embedding
 
@@ -29,34 +30,47 @@ NO_DIRECTION = 1e-6
 """Length of a blend of unit vectors below which only rounding is left."""
 
 
-class EncodedQuery(NamedTuple):
-    """One query with its embeddings, or several queries with theirs.
+class Queries(NamedTuple):
+    """Queries of one search, which share their options.
 
     Attributes:
-        embeddings: (p, d); one for each query, or one for each part of a mixture, which attends by
-            itself.
+        embeddings: (q, d); of a mixture, its parts (p, d), of which each attends by itself.
+        words: the BM25 scores of each embedding; None where they do not count.
+        parts: (p,) the weights of the parts of a mixture, summing to one; None for other queries.
+        items: the item weights of the parts of a history; None without any.
+        before: the embeddings before feedback moved them, and the `memory` that did; None where
+            none did.
         texts: for each embedding the texts behind it with their shares; empty for vectors and
             documents.
-        rows: (p) the document that each embedding is of; -1 for a blend with documents, 0 for
+        rows: (q) the document that each embedding is of; -1 for a blend with documents, 0 for
             others.
         made_of: rows of all documents that the queries are made of, ascending.
-        weights: (p,) of the parts of a mixture, summing to one; None for all other queries.
     """
 
     embeddings: Float32
-    texts: tuple[tuple[tuple[str, float], ...], ...]
-    rows: tuple[int, ...]
-    made_of: tuple[int, ...]
-    weights: Float64 | None = None
+    words: Sequence[WordScores] | None = None
+    parts: Float64 | None = None
+    items: PartScores | None = None
+    before: Float32 | None = None
+    memory: FeedbackMemory | None = None
+    texts: tuple[tuple[tuple[str, float], ...], ...] = ()
+    rows: tuple[int, ...] = ()
+    made_of: tuple[int, ...] = ()
+
+    def some(self, part: slice) -> Queries:
+        """Return some of the queries, as they attend."""
+        words = None if self.words is None else self.words[part]
+        before = None if self.before is None else self.before[part]
+        return self._replace(embeddings=self.embeddings[part], words=words, before=before)
 
     @classmethod
-    def joined(cls, queries: Sequence[EncodedQuery]) -> EncodedQuery:
-        """Return several queries as one batch; a mixture is in a batch of its own."""
+    def joined(cls, queries: Sequence[Queries]) -> Queries:
+        """Return encoded queries as one batch; a mixture is in a batch of its own."""
         return cls(
             np.concatenate([query.embeddings for query in queries]),
-            tuple([texts for query in queries for texts in query.texts]),
-            tuple([row for query in queries for row in query.rows]),
-            tuple(sorted({row for query in queries for row in query.made_of})),
+            texts=tuple([texts for query in queries for texts in query.texts]),
+            rows=tuple([row for query in queries for row in query.rows]),
+            made_of=tuple(sorted({row for query in queries for row in query.made_of})),
         )
 
 
@@ -73,7 +87,7 @@ class Search:
     request: SearchRequest
     parts: Sequence[QueryPart]
     started: float
-    query: EncodedQuery | None = None
+    query: Queries | None = None
 
     def common_options(self) -> Hashable:
         """Return what searches that are answered together have in common."""
@@ -95,25 +109,6 @@ class Search:
         return len(searches) + sum(map(len, texts)) // CHARACTERS
 
 
-class Queries(NamedTuple):
-    """Queries of one search, which share their options.
-
-    Attributes:
-        embeddings: (q, d); of a mixture, its parts (p, d).
-        words: the BM25 scores of each embedding, or item weights of the parts of a history; None
-            where neither counts.
-        parts: (p,) the weights of the embeddings where they are parts of one mixture.
-        before: the embeddings before feedback moved them, and the `memory` that did; None where
-            none did.
-    """
-
-    embeddings: Float32
-    words: Sequence[WordScores] | Any = None
-    parts: Float64 | None = None
-    before: Float32 | None = None
-    memory: FeedbackMemory | None = None
-
-
 class QueryEncoder:
     """Turns queries of one collection into embeddings."""
 
@@ -127,7 +122,24 @@ class QueryEncoder:
         self._load = encoder
         self._encoder: Encoder | None = None
 
-    def encode_searches(self, searches: Sequence[Search]) -> EncodedQuery:
+    def token_encoder(self, option: str) -> Encoder:
+        """Return the encoder of the collection, to read the tokens of texts.
+
+        Args:
+            option: the field of the request that needs it.
+
+        Raises:
+            InvalidRequest: the collection has vectors without an encoder.
+        """
+        if not self.takes_text:
+            raise InvalidRequest(
+                f"{option} compares the tokens of texts, but this collection was made for vectors "
+                f"and has no encoder; leave {option} out.",
+                field=option.partition("=")[0],
+            )
+        return self._load()
+
+    def encode_searches(self, searches: Sequence[Search]) -> Queries:
         """Encode the queries that are not encoded yet, and return those of all searches."""
         pending = [search for search in searches if search.query is None]
         if pending:
@@ -136,11 +148,11 @@ class QueryEncoder:
             for search, query in zip(pending, fresh, strict=True):
                 search.query = query
         encoded = [search.query for search in searches if search.query]
-        return encoded[0] if len(encoded) == 1 else EncodedQuery.joined(encoded)
+        return encoded[0] if len(encoded) == 1 else Queries.joined(encoded)
 
     def encode(
         self, queries: Sequence[Query], parts: Sequence[Sequence[QueryPart]] | None = None
-    ) -> list[EncodedQuery]:
+    ) -> list[Queries]:
         """Encode queries; all texts among them go to the encoder in one call.
 
         Args:
@@ -155,7 +167,7 @@ class QueryEncoder:
         ids = [part.id for part in every if part.id is not None]
         rows = rows_by_id(self._store, ids, "query") if ids else {}
         texts = {n: part.text for n, part in enumerate(every) if part.text and not part.vector}
-        if texts and self._settings.encoder is None:
+        if texts and not self.takes_text:
             raise InvalidRequest(
                 f"The query is text, but this collection was made for vectors of "
                 f"{self._settings.dimension} dimensions; send such a vector, with a text or alone.",
@@ -176,8 +188,6 @@ class QueryEncoder:
         except InvalidRequest as error:
             error.field = "query"  # the vector of a document has another place
             raise
-        if len(queries) == 1:
-            return [self._encoded(queries[0], by_query[0], embeddings, rows)]
         ends = np.cumsum([len(query_parts) for query_parts in by_query])
         split = zip(queries, by_query, np.split(embeddings, ends[:-1]), strict=True)
         return [self._encoded(query, its, part, rows) for query, its, part in split]
@@ -210,7 +220,7 @@ class QueryEncoder:
 
     def _encoded(
         self, query: Query, parts: Sequence[QueryPart], embeddings: Float32, rows: Mapping[str, int]
-    ) -> EncodedQuery:
+    ) -> Queries:
         by_part = tuple([0 if part.id is None else rows[part.id] for part in parts])
         made_of = tuple(sorted({row for row in by_part if row}))
         # What pushes away has no words.
@@ -218,9 +228,10 @@ class QueryEncoder:
         if query.mixture is not None:
             by_embedding = tuple(((part.text, 1.0),) if part.text else () for part in parts)
             weights = np.array([part.weight for part in parts])
-            return EncodedQuery(embeddings, by_embedding, by_part, made_of, weights)
+            mixture = Queries(embeddings, parts=weights, texts=by_embedding)
+            return mixture._replace(rows=by_part, made_of=made_of)
         if len(parts) == 1 and parts[0].weight == 1:
-            return EncodedQuery(embeddings, (tuple(texts),), by_part, made_of)
+            return Queries(embeddings, texts=(tuple(texts),), rows=by_part, made_of=made_of)
         blend = np.array([part.weight for part in parts]) @ embeddings.astype(np.float64)  # (d,)
         if self._settings.unit_embeddings:
             length = float(np.linalg.norm(blend))
@@ -232,7 +243,8 @@ class QueryEncoder:
                 )
             blend = blend / length
         row = by_part if len(by_part) == 1 else (-1 if made_of else 0,)
-        return EncodedQuery(blend.astype(np.float32)[None], (tuple(texts),), row, made_of)
+        one = blend.astype(np.float32)[None]
+        return Queries(one, texts=(tuple(texts),), rows=row, made_of=made_of)
 
 
 def rows_by_id(store: CollectionStore, ids: Sequence[str], field: str) -> dict[str, int]:
@@ -534,7 +546,7 @@ class FeedbackReader:
 
     def queries(
         self,
-        query: EncodedQuery,
+        query: Queries,
         words: Sequence[WordScores] | None,
         view: View,
         strength: float | None,
@@ -556,8 +568,9 @@ class FeedbackReader:
             asks = np.array(query.rows) == 0  # a document that asks is no question
             if memory is not None and asks.any():
                 after = np.where(asks[:, None], memory.moved(embeddings, strength), embeddings)
-                return Queries(after, words, query.weights, embeddings, memory)
-        return Queries(embeddings, words, query.weights)
+                before = embeddings
+                return query._replace(embeddings=after, words=words, before=before, memory=memory)
+        return query._replace(embeddings=embeddings, words=words)
 
     def _read(self, change: int) -> FeedbackMemory | None:
         with self._lock, self._store.reading():

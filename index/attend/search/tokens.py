@@ -13,25 +13,23 @@ the documents together weigh what they weighed before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attend.attention import Attended, Logits, attend_logits, log_mix, partition
-from attend.collection.versions import Vanished
 from attend.core.coalesce import timed
 from attend.core.deadline import checked
 from attend.core.errors import InvalidRequest, LimitExceeded
-from attend.core.settings import Settings
 from attend.core.types import Float16, Float32, Float64, Int64
 from attend.encoder import Encoder, TokenStates
 from attend.encoder.tokens import TOGETHER
 from attend.projection import Projection
 from attend.search.attend import Attention, Scoring
-from attend.search.hits import MAX_SHARES, Match, matches
-from attend.search.queries import Search
+from attend.search.hits import MAX_SHARES, Match, matches, read_documents, read_embeddings
+from attend.search.queries import QueryEncoder, Search
 from attend.store import CollectionStore
 
 BILINEAR = ("dot", "cosine")
@@ -49,31 +47,6 @@ SHARE = 0.75
 
 STEP = 1e-9
 """Least distance between the scores of two documents that are kept above all others."""
-
-
-class TokenReader:
-    """Reads the tokens of the texts of one collection."""
-
-    def __init__(self, settings: Settings, encoder: Callable[[], Encoder]) -> None:
-        self._settings = settings
-        self._encoder = encoder
-
-    def encoder(self, option: str) -> Encoder:
-        """Return the encoder of the collection.
-
-        Args:
-            option: the field of the request that needs it.
-
-        Raises:
-            InvalidRequest: the collection has vectors without an encoder.
-        """
-        if self._settings.encoder is None:
-            raise InvalidRequest(
-                f"{option} compares the tokens of texts, but this collection was made for vectors "
-                f"and has no encoder; leave {option} out.",
-                field=option.partition("=")[0],
-            )
-        return self._encoder()
 
 
 def query_text(search: Search, option: str) -> str:
@@ -96,7 +69,6 @@ def query_text(search: Search, option: str) -> str:
 def token_shares(
     store: CollectionStore,
     scoring: Scoring,
-    place: int,
     matched: Sequence[Match],
     encoder: Encoder,
     text: str,
@@ -107,7 +79,6 @@ def token_shares(
     the query of an example. None for all keys where the scorer compares otherwise.
 
     Args:
-        place: of the query among those of the scoring.
         text: the query.
 
     Raises:
@@ -115,7 +86,7 @@ def token_shares(
         LimitExceeded: more shares than are sent at once.
     """
     states = encoder.token_states([text], "query")[0]
-    embedding = scoring.unmoved[place].astype(np.float64)
+    embedding = scoring.unmoved[0].astype(np.float64)
     of_query = _parts(embedding, states)
     if of_query is None or scoring.mechanism.scorer not in BILINEAR:
         return [None] * len(matched)
@@ -128,9 +99,7 @@ def token_shares(
     for start in range(0, len(matched), TOGETHER):
         part = matched[start : start + TOGETHER]
         passages = [match.passage or "" for match in part]
-        embeddings = store.embeddings([match.key.id for match in part])
-        if len(embeddings) < len(part):
-            raise Vanished
+        embeddings = read_embeddings(store, [match.key.id for match in part])
         read = encoder.token_states(passages, "document")
         for match, vector, tokens in zip(part, embeddings, read, strict=True):
             cells += len(words) * int((~tokens.special).sum())
@@ -214,65 +183,58 @@ def _words(text: str, states: TokenStates) -> list[dict[str, Any]]:
 
 
 def rerank(
-    attention: Attention, searches: Sequence[Search], store: CollectionStore, tokens: TokenReader
-) -> Attention:
+    attentions: Sequence[Attention],
+    searches: Sequence[Search],
+    store: CollectionStore,
+    encoders: QueryEncoder,
+) -> list[Attention]:
     """Return the attention of searches with the best documents of each scored once more.
 
-    Others keep their logits, and stay below them.
+    Other documents keep their logits, and stay below them. All searches have the same options.
 
     Raises:
         InvalidRequest: a query is no single text, no encoder pools by the mean, or the scorer is no
             product.
         Vanished: a document was deleted meanwhile.
     """
-    scorer, counts = attention.scoring.mechanism.scorer, [one.request.rerank for one in searches]
-    texts = [
-        query_text(search, "rerank") if count else ""
-        for search, count in zip(searches, counts, strict=True)
-    ]
+    scorer = attentions[0].scoring.mechanism.scorer
+    texts = [query_text(search, "rerank") for search in searches]
     if scorer not in BILINEAR:
         raise InvalidRequest(
             f"rerank compares tokens by their products, but the scorer is {scorer}; leave rerank "
             f"out, or ask for the scorer {' or '.join(BILINEAR)}.",
             field="rerank",
         )
-    encoder = tokens.encoder("rerank")
-    attended = [
-        _reranked(attention, place, text, counts[place], store, encoder)
-        if text
-        else attention.attended[place]
-        for place, text in enumerate(checked(texts))
+    encoder, count = encoders.token_encoder("rerank"), searches[0].request.rerank
+    return [
+        replace(
+            attention,
+            attended=_reranked(attention, text, count, store, encoder),
+            first=attention.attended,
+        )
+        for attention, text in zip(attentions, checked(texts), strict=True)
     ]
-    return replace(attention, attended=attended, first=attention.attended)
 
 
 def _reranked(
-    attention: Attention,
-    place: int,
-    text: str,
-    count: int,
-    store: CollectionStore,
-    encoder: Encoder,
+    attention: Attention, text: str, count: int, store: CollectionStore, encoder: Encoder
 ) -> Attended:
-    """Return one query's attention with its `count` best documents scored once more."""
-    attended, scoring = attention.attended[place], attention.scoring
+    """Return a query's attention with its `count` best documents scored once more."""
+    attended, scoring = attention.attended, attention.scoring
     rows = attended.documents[:count]
     if not len(rows):
         return attended
-    documents = store.documents(rows)
-    if len(documents) < len(rows):
-        raise Vanished
-    matched = matches(store, scoring, place, [documents[row] for row in rows.tolist()])
+    matched = matches(store, scoring, read_documents(store, rows))
     logits = attended.logits[:, : len(rows)]  # (H, n)
-    bias = scoring.word_bias(rows, slice(place, place + 1))
+    bias = scoring.word_bias(rows)
     by_keys = logits if bias is None else logits - bias[0]
     with timed("attend"):
-        difference = _max_sims(attention, place, text, matched, store, encoder) - by_keys
+        difference = _max_sims(scoring, text, matched, store, encoder) - by_keys
     z = logits + SHARE * filled(difference)
     tau = scoring.mechanism.temperature
     z += tau * (partition(logits / tau).log - partition(z / tau).log)[:, None]
     if len(attended.documents) > len(rows):
-        z += _lift(attention, place, z)
+        z += _lift(attention, z)
     every = np.concatenate([z, attended.logits[:, len(rows) :]], axis=1)
     # The no-answer score stays that of the first ranking, and with it the confidence.
     null = None if attended.null is None else attended.null * tau
@@ -281,8 +243,7 @@ def _reranked(
 
 
 def _max_sims(
-    attention: Attention,
-    place: int,
+    scoring: Scoring,
     text: str,
     matched: Sequence[Match],
     store: CollectionStore,
@@ -292,7 +253,6 @@ def _max_sims(
 
     NaN for a key that is no text.
     """
-    scoring = attention.scoring
     words = encoder.unit_tokens([text], "query")[0].astype(np.float64)
     sims = np.full((scoring.mechanism.heads, len(matched)), np.nan)
     with_text = [n for n, match in enumerate(matched) if match.passage]
@@ -300,15 +260,13 @@ def _max_sims(
         return sims
     # W_K is folded into the words of the query, which are few.
     folded = linear_part(scoring).fold()
-    query = projected_words(scoring, folded, words, scoring.unmoved[place].astype(np.float64))
+    query = projected_words(scoring, folded, words, scoring.unmoved[0].astype(np.float64))
     by_head = query.transpose(1, 0, 2).astype(np.float32)  # (H, t, d)
     passages = encoder.unit_tokens([matched[n].passage or "" for n in with_text], "document")
     sims[:, with_text] = max_sims(by_head, passages)
     ids = np.array([match.key.id for match in matched], dtype=np.int64)
-    embeddings = store.embeddings(ids.tolist())
-    if len(embeddings) < len(ids):
-        raise Vanished
-    lengths = key_lengths(scoring, ids, np.stack(embeddings))  # (n, Hk or 1)
+    embeddings = np.stack(read_embeddings(store, ids.tolist()))
+    lengths = key_lengths(scoring, ids, embeddings)  # (n, Hk or 1)
     return np.asarray(sims / lengths.T * scoring.mechanism.scale[:, None])
 
 
@@ -340,9 +298,9 @@ def filled(difference: Float64) -> Float64:
     return np.where(lacking, mean, difference)
 
 
-def _lift(attention: Attention, place: int, z: Float64) -> Float64:
+def _lift(attention: Attention, z: Float64) -> Float64:
     """Return what logits (H, n) need to stay above those of the documents beyond: (n,)."""
-    attended, mechanism = attention.attended[place], attention.scoring.mechanism
+    attended, mechanism = attention.attended, attention.scoring.mechanism
     tau = mechanism.temperature
     score, unit_step = z[0], 1.0
     if mechanism.heads > 1:  # the score is the log of the weight

@@ -20,16 +20,9 @@ from attend.projection import Projection
 from attend.store import CollectionStore, Predicate, StoredDocument, compile_filter
 from attend.store.filters import VALUE, Among, Within, by_value, leaves_of
 from attend.store.selection import check_facets
-from attend.values import (
-    ValueType,
-    blend_for,
-    infer,
-    is_list,
-    is_numbers,
-    nearest,
-    parse_type,
-    select,
-)
+from attend.values.blends import blend_for, nearest
+from attend.values.kinds import ValueType, infer, is_list, is_numbers, parse_type
+from attend.values.select import select
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""

@@ -25,46 +25,11 @@ The answer of a search has all of these keys and `reason` always (`ANSWER_KEYS`)
 does not apply. A hard answer is one document's value: `distribution`, `probability`, `std` and
 `effective_sample_size` are null there, and `values` has the weight of the document.
 
+>>> from attend.values.blends import blend_for
+>>> from attend.values.kinds import infer
 >>> blend = blend_for(infer([10, 20.5, None, 30]))
 >>> blend.add(["a", "b", "c"], [10, 20, None], [0.25, 0.25, 0.5])
 >>> answer = blend.answer()
 >>> answer["mean"], answer["std"], answer["effective_sample_size"], answer["coverage"]
 (15.0, 5.0, 2.0, 0.5)
 """
-
-from __future__ import annotations
-
-from attend.values.blends import ANSWER_KEYS, Blend, Nearest, blend_for, nearest, with_all_keys
-from attend.values.kinds import (
-    Kind,
-    ValueType,
-    as_number,
-    as_numbers,
-    infer,
-    is_list,
-    is_numbers,
-    parse_type,
-)
-from attend.values.select import display_title, merged, only, select, whole_text
-
-__all__ = [
-    "ANSWER_KEYS",
-    "Blend",
-    "Kind",
-    "Nearest",
-    "ValueType",
-    "as_number",
-    "as_numbers",
-    "blend_for",
-    "display_title",
-    "infer",
-    "is_list",
-    "is_numbers",
-    "merged",
-    "nearest",
-    "only",
-    "parse_type",
-    "select",
-    "whole_text",
-    "with_all_keys",
-]

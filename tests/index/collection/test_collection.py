@@ -26,7 +26,7 @@ from attend.core.errors import (
 )
 from attend.core.types import Document
 from attend.projection import given as projection_given
-from attend.values import with_all_keys
+from attend.values.blends import with_all_keys
 from tests.index.helpers import (
     brute_logits,
     ranked,

@@ -16,8 +16,8 @@ from attend.exchange.models import export_weights
 from attend.learning import Cancelled, train
 from attend.learning.rating_net import RECIPES, Shape
 from attend.learning.ratings import read_ratings
-from attend.recommend.history import Histories
-from attend.recommend.predict import Predictor, ValuedHistory, predict_values, usable_history
+from attend.recommend.history import Histories, History, HistoryPart
+from attend.recommend.predict import Predictor, predict_values, usable_history
 from attend.search.queries import QueryEncoder
 from attend.store import Interaction, InteractionSet
 from tests.index.helpers import vector_data
@@ -88,7 +88,11 @@ def predictions(
     collection: Collection, targets: list[str], history: Mapping[str, float]
 ) -> np.ndarray:
     rows, vectors = asked(collection, [*history])
-    valued = ValuedHistory(rows, [*history], [*history.values()], vectors, np.ones(len(rows)))
+    parts = [
+        HistoryPart({"id": id}, row, 1.0, value)
+        for row, (id, value) in zip(rows.tolist(), history.items(), strict=True)
+    ]
+    valued = History(parts, vectors, np.ones(len(rows)), rows, len(rows), [])
     found = predict_values(
         predictor(collection).model(),
         collection.views.mean(),

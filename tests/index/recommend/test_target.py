@@ -12,11 +12,10 @@ import pytest
 from attend.api.recommend import MAX_TARGETS
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest, LimitExceeded, UnknownDocument
-from attend.recommend.history import Histories, History
+from attend.recommend.history import Histories, History, HistoryPart
 from attend.recommend.predict import (
     TERMS,
     ActiveModel,
-    ValuedHistory,
     predict_values,
     usable_history,
 )
@@ -312,13 +311,12 @@ def test_ten_thousand_documents_are_a_history(tmp_path: Path, trained: bool) -> 
 
     nothing = Own(*(each[:0] for each in own(1, rng)))
     active = ActiveModel(7, made, np.empty(0, dtype=np.int64), nothing) if trained else None
-    history = ValuedHistory(
-        rows,
-        [f"m{row}" for row in rows],
-        rng.integers(1, 6, count).tolist(),
-        vectors,
-        np.ones(count),
-    )
+    values = rng.integers(1, 6, count).tolist()
+    parts = [
+        HistoryPart({"id": f"m{row}"}, row, 1.0, value)
+        for row, value in zip(rows.tolist(), values, strict=True)
+    ]
+    history = History(parts, vectors, np.ones(count), rows, count, [])
     targets = rows[:MAX_TARGETS], vectors[:MAX_TARGETS]
     found = predict_values(active, vectors.mean(axis=0), *targets, usable_history(history), count)
     assert len(found) == MAX_TARGETS

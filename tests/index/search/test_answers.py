@@ -9,7 +9,7 @@ import pytest
 
 from attend import Collection, Data
 from attend.core.errors import InvalidRequest
-from attend.values import ANSWER_KEYS
+from attend.values.blends import ANSWER_KEYS
 
 FOUR = "See the page on refunds, which says when money comes back, and how soon."
 LONG = "A long paragraph about something else altogether. " * 20

@@ -138,11 +138,11 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
     read: list[int] = []
     logits = attending._logits
 
-    def counted(scoring, at, documents):
+    def counted(scoring, documents):
         blocks = [len(found.ids) for found in view.keys.blocks(documents)]
         assert max(blocks) <= 1000 + EACH + 1
         read.append(sum(blocks))
-        return logits(scoring, at, documents)
+        return logits(scoring, documents)
 
     monkeypatch.setattr(attending, "_logits", counted)
     batch(crowd, len(crowd.queries))

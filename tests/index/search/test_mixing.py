@@ -100,7 +100,8 @@ def attention_of(collection, keys, history, **rest):
     options = AttentionOptions(attend="all", best=51, scorer=view.version.tuning.scorer, **rest)
     parts = np.full(len(history), 1 / len(history))
     queries = Queries(keys[history].astype(np.float32), parts=parts)
-    return attending.attend(view, collection.settings, queries, options, approximate=True)
+    [attention] = attending.attend(view, collection.settings, queries, options, approximate=True)
+    return attention
 
 
 @pytest.mark.parametrize("case", ["unseen", "seen", "half", "few"])
@@ -134,7 +135,7 @@ def test_weights_are_shares_of_the_candidates(filled):
     for history, _ in histories(keys, there, 5):
         found = attention_of(collection, keys, history)
         assert (found.exact, found.recall) == (False, None)
-        [attended] = found.attended
+        attended = found.attended
         rows = {
             row: int(d.id[1:]) for row, d in collection.store.documents(attended.documents).items()
         }

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from attend.values import ValueType, blend_for, infer, parse_type
-from attend.values.blends import LISTED
+from attend.values.blends import LISTED, blend_for
+from attend.values.kinds import ValueType, infer, parse_type
 
 quick = settings(max_examples=60, deadline=None)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import attend.values
 from attend.core.errors import InvalidRequest, LimitExceeded
-from attend.values import infer, parse_type, select
-from attend.values.kinds import DEEPEST, LONGEST_CATEGORY, MOST_FIELDS
+from attend.values.kinds import DEEPEST, LONGEST_CATEGORY, MOST_FIELDS, infer, parse_type
+from attend.values.select import select
 
 
 @pytest.mark.parametrize(

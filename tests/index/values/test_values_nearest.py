@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from attend.values import nearest
+from attend.values.blends import nearest
 
 
 @settings(max_examples=50, deadline=None)
