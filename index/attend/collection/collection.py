@@ -179,14 +179,13 @@ class Collection:
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
                 queries = self._readers.feedback.queries(query, words, view, options.memory)
-                chosen = AttentionOptions.of(options)
-                attentions = attend(view, self.settings, queries, chosen, rows)
+                attended = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
                 parts = self._readers
                 if options.rerank:
-                    attentions = rerank(attentions, searches, self.store, parts.queries)
+                    attended = rerank(attended, searches, self.store, parts.queries)
                 answers = answers_of(
-                    searches, attentions, rows, self.store, parts.types, parts.queries, self.foreign
+                    searches, attended, rows, self.store, parts.types, parts.queries, self.foreign
                 )
         ordered = iter(answers)
         return [list(islice(ordered, len(group))) for group in groups]

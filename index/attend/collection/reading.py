@@ -43,17 +43,15 @@ class Readers:
 
     @cached_property
     def histories(self) -> Histories:
-        value_name = self._collection.settings.value_name
-        return Histories(self._collection.store, self.queries, value_name)
+        return Histories(self._collection, self.queries)
 
     @cached_property
     def recommender(self) -> Recommender:
-        here = self._collection
-        return Recommender(here.store, here.settings, here.views, self.histories)
+        return Recommender(self._collection, self.histories)
 
     @cached_property
     def predictor(self) -> Predictor:
-        return Predictor(self._collection.store, self._collection.views, self.histories)
+        return Predictor(self._collection, self.histories)
 
 
 class Page(NamedTuple):

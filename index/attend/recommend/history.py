@@ -13,8 +13,9 @@ from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRe
 from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.core.liking import chosen_liking, is_liked
 from attend.core.types import Float32, Float64, Int64, Json
+from attend.engines.engine import StoredCollection
 from attend.search.queries import QueryEncoder
-from attend.store import CollectionStore, compile_filter
+from attend.store import compile_filter
 from attend.store.filters import by_value
 from attend.values.kinds import as_numbers
 
@@ -92,12 +93,9 @@ class History:
 class Histories:
     """Reads the histories that requests name."""
 
-    def __init__(
-        self, store: CollectionStore, queries: QueryEncoder, value_name: str | None = None
-    ) -> None:
-        self._store = store
-        self._queries = queries
-        self._value_name = value_name
+    def __init__(self, collection: StoredCollection, queries: QueryEncoder) -> None:
+        self._store, self._queries = collection.store, queries
+        self._value_name = collection.settings.value_name
 
     def of(self, request: RecommendRequest, most: int | None = None) -> History:
         """Read the history of a request.

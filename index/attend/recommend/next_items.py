@@ -16,9 +16,8 @@ from attend.attention import Attended
 from attend.collection.versions import Vanished, View, until_stable
 from attend.core.arrays import locate, unit
 from attend.core.errors import InvalidRequest
-from attend.core.settings import Settings
 from attend.core.types import Bool, Float32, Float64, Int64
-from attend.engines.engine import SnapshotSource
+from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories, History
 from attend.search.attend import (
     MAX_RANKED,
@@ -30,7 +29,7 @@ from attend.search.attend import (
 )
 from attend.search.hits import contents_of, explain_parts, matches, read_documents
 from attend.search.queries import Queries
-from attend.store import CollectionStore, compile_filter
+from attend.store import compile_filter
 from attend.store.filters import by_value
 
 POOL = 1000
@@ -70,17 +69,9 @@ class _Resolved(NamedTuple):
 class Recommender:
     """Answers the recommendations of one collection; any thread may call it."""
 
-    def __init__(
-        self,
-        store: CollectionStore,
-        settings: Settings,
-        views: SnapshotSource,
-        histories: Histories,
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._views = views
-        self._histories = histories
+    def __init__(self, collection: StoredCollection, histories: Histories) -> None:
+        self._store, self._settings = collection.store, collection.settings
+        self._views, self._histories = collection.views, histories
         self._popular: tuple[int, Int64] = (-1, np.empty(0, dtype=np.int64))
 
     def next_items(self, request: RecommendRequest) -> Recommended:

@@ -23,7 +23,7 @@ from attend.collection.versions import UNTRAINED, Vanished, until_stable
 from attend.core.arrays import locate
 from attend.core.errors import Damaged, InvalidRequest, LimitExceeded
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.engines.engine import SnapshotSource
+from attend.engines.engine import StoredCollection
 from attend.recommend.history import NO_ROW, Histories, History, example_name, missing_error
 from attend.recommend.ratings import (
     Items,
@@ -78,9 +78,8 @@ class ActiveModel:
 class Predictor:
     """Answers the predictions of one collection; any thread may call it."""
 
-    def __init__(self, store: CollectionStore, views: SnapshotSource, histories: Histories) -> None:
-        self._store = store
-        self._views = views
+    def __init__(self, collection: StoredCollection, histories: Histories) -> None:
+        self._store, self._views = collection.store, collection.views
         self._histories = histories
         self._lock = threading.Lock()
         # The model that was asked for last, by its version and the state of the collection.

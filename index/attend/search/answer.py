@@ -97,15 +97,15 @@ def answers_of(
     options, view = searches[0].request, attentions[0].scoring.view
     null = attentions[0].scoring.plan.mechanism.null_logit
     facets = None if options.facets is None else _facets(store, options, types.value_name)
-    asked = list(zip(searches, attentions, strict=True))
-    listings = [listed(store, attention, search.request) for search, attention in asked]
+    pairs = list(zip(searches, attentions, strict=True))
+    listings = [listed(store, attention, search.request) for search, attention in pairs]
     read, read_page = _readers(store, options, attentions, listings)
     calibrated, least, scores, unknown = _calibration(attentions[0], foreign, options)
     if facets or options.group_by is not None:
         unknown = [*unknown, *_unknown_fields(store, options, facets, listings)]
     type = _type_of(attentions, options, types, read)
     answers: list[Answered] = []
-    for (search, attention), listing in zip(asked, listings, strict=True):
+    for (search, attention), listing in zip(pairs, listings, strict=True):
         if answers:
             check_deadline()
         top = attention.attended

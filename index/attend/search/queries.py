@@ -117,9 +117,7 @@ class QueryEncoder:
     ) -> None:
         self.dimension = settings.dimension
         self.takes_text = settings.encoder is not None
-        self._store = store
-        self._settings = settings
-        self._load = encoder
+        self._store, self._settings, self._load = store, settings, encoder
         self._encoder: Encoder | None = None
 
     def token_encoder(self, option: str) -> Encoder:

@@ -38,9 +38,6 @@ DIGESTED = 64
 WITHIN_ONE = (-float(np.nextafter(1.0, 0.0)), float(np.nextafter(1.0, 0.0)))
 """Rounding may carry the largest float64 up to 1.0, and scaled that would become infinite."""
 
-COMPARED = 4096
-"""Candidates whose differences are taken at a time, to bound memory."""
-
 SPREAD = ("distribution", "probability", "std", "effective_sample_size")
 """Keys of an answer that only several documents give."""
 
@@ -433,10 +430,7 @@ def nearest(vector: ArrayLike, candidates: ArrayLike) -> Nearest:
     Nearest(place=1, cosine=0.7432941462471663, distance=0.9)
     """
     query, rows = np.asarray(vector, np.float64), np.asarray(candidates, np.float64)
-    blocks = range(0, len(rows), COMPARED)
-    distances = np.concatenate(
-        [np.linalg.norm(rows[start : start + COMPARED] - query, axis=1) for start in blocks]
-    )  # (n,)
+    distances = np.linalg.norm(rows - query, axis=1)  # (n,)
     place = int(distances.argmin())
     lengths = float(np.linalg.norm(query) * np.linalg.norm(rows[place]))
     cosine = float(np.clip(query @ rows[place] / lengths, -1.0, 1.0)) if lengths > 0 else 0.0

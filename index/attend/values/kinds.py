@@ -207,32 +207,27 @@ def _is_image(text: str) -> bool:
 
 def _parse(spec: Json, field: str, depth: int) -> ValueType:
     if isinstance(spec, dict):
-        _check_size(spec, field, depth)
+        if depth == DEEPEST:
+            raise LimitExceeded(
+                f"The value type nests objects more than {DEEPEST} deep. "
+                'Declare the inner ones "mixed".',
+                field=field,
+            )
+        if len(spec) > MOST_FIELDS:
+            raise LimitExceeded(
+                f"The value type has {len(spec)} fields, and at most {MOST_FIELDS} are blended. "
+                'Declare fewer, or "mixed" for the whole.',
+                field=field,
+            )
         return ValueType(
             "object",
             {name: _parse(part, f"{field}.{name}", depth + 1) for name, part in spec.items()},
         )
     kinds = [kind for kind in get_args(Kind) if kind != "object"]
-    for kind in kinds:
-        if spec == kind:
-            return ValueType(kind)
+    if isinstance(spec, str) and spec in kinds:
+        return ValueType(kinds[kinds.index(spec)])
     raise InvalidRequest(
         f"{spec!r} is not a value type. Give one of {', '.join(kinds)}, or for an object "
         'the types of its fields, as in {"module": "category"}.',
         field=field,
     )
-
-
-def _check_size(spec: Mapping[str, Json], field: str, depth: int) -> None:
-    if depth == DEEPEST:
-        raise LimitExceeded(
-            f"The value type nests objects more than {DEEPEST} deep. "
-            'Declare the inner ones "mixed".',
-            field=field,
-        )
-    if len(spec) > MOST_FIELDS:
-        raise LimitExceeded(
-            f"The value type has {len(spec)} fields, and at most {MOST_FIELDS} are blended. "
-            'Declare fewer, or "mixed" for the whole.',
-            field=field,
-        )

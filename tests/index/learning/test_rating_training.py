@@ -81,7 +81,7 @@ def asked(collection: Collection, ids: list[str]) -> tuple[np.ndarray, np.ndarra
 
 def predictor(collection: Collection) -> Predictor:
     queries = QueryEncoder(collection.store, collection.settings, collection.encoder)
-    return Predictor(collection.store, collection.views, Histories(collection.store, queries))
+    return Predictor(collection, Histories(collection, queries))
 
 
 def predictions(

@@ -130,6 +130,26 @@ def test_lists_are_of_the_candidates_of_each_part(filled, case):
     assert np.mean(shares) >= (1 if case == "few" else LISTED)
 
 
+def test_candidates_that_cost_as_much_as_all_documents_are_not_looked_up(filled, monkeypatch):
+    """Each part takes four times what is listed: together they may be half of the documents."""
+    collection, keys, there = filled
+    looked_up: list[int] = []
+    logits = attending._logits
+
+    def counted(scoring, documents):
+        looked_up.append(len(documents))
+        return logits(scoring, documents)
+
+    monkeypatch.setattr(attending, "_logits", counted)
+    results = [
+        collection.recommend(history=asked(history, weights), k=15)
+        for history, weights in histories(keys, there, 5)
+    ]
+    most = np.count_nonzero(there) / attending.PART_SHARE
+    assert all(count <= most for count in looked_up)
+    assert any(result.exact for result in results)
+
+
 def test_weights_are_shares_of_the_candidates(filled):
     collection, keys, there = filled
     for history, _ in histories(keys, there, 5):
