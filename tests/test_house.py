@@ -46,11 +46,10 @@ TODAY: dict[str, int] = {
     "attend/keys": 1091,
     "attend/learning": 3993,
     "attend/measure": 918,
-    "attend/recommend": 1077,
-    "attend/search": 2291,
+    "attend/recommend": 1038,
+    "attend/search": 2245,
     "attend/source": 1665,
     "attend/store": 3190,
-    "attend/values": 542,
     "attend/write": 1481,
     "attend_milvus": 2072,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeGuard, get_args
 
@@ -37,11 +38,8 @@ def as_numbers(values: Sequence[Json]) -> Float64:
     """
     # At once where all are plain numbers: several times faster than one by one.
     if {value.__class__ for value in values} <= {int, float}:
-        try:
+        with suppress(OverflowError):
             numbers = np.array(values, dtype=np.float64)
-        except OverflowError:
-            pass
-        else:
             return np.where(np.isfinite(numbers), numbers, np.nan)
     return np.fromiter(map(as_number, values), np.float64, len(values))
 
