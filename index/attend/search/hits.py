@@ -410,23 +410,17 @@ def attended_share(attention: Attention, rows: Int64 | None) -> AttendedShare:
     largest = parts.max(axis=1)
     if scoring.mechanism.heads == 1:
         largest = np.maximum(largest, np.exp((top.logits.min(axis=1) - peak[:, 0]) / tau))
-    rest, error = _rest(parts, largest, others)
+    size, rest, error = parts.shape[1], parts.sum(axis=1), np.zeros(len(parts))
+    if size < others:
+        log = np.log(4 / DOUBT)  # half the doubt for either side
+        spread = parts.var(axis=1, ddof=1) if size > 1 else largest**2
+        error = np.sqrt(2 * spread * log / size) + 7 * largest * log / (3 * max(1, size - 1))
+        rest, error = others * parts.mean(axis=1), others * error
     shares = [
         float(gates @ (inside / (inside + np.maximum(0, rest + sign * error))))
         for sign in (0, 1, -1)
     ]
     return AttendedShare(*shares)
-
-
-def _rest(parts: Float64, largest: Float64, others: int) -> tuple[Float64, Float64]:
-    """Return each head's sum (H,) over all others, from a sample (H, m), and its error (H,)."""
-    size = parts.shape[1]
-    if size == others:
-        return parts.sum(axis=1), np.zeros(len(parts))
-    log = np.log(4 / DOUBT)  # half the doubt for either side
-    spread = parts.var(axis=1, ddof=1) if size > 1 else largest**2
-    error = np.sqrt(2 * spread * log / size) + 7 * largest * log / (3 * max(1, size - 1))
-    return others * parts.mean(axis=1), others * error
 
 
 # -- highlights -----------------------------------------------------------------------------

@@ -154,12 +154,6 @@ class Moments:
         mean: Float64 = np.ldexp(np.clip(self.anchor + self.shift, *WITHIN_ONE), self.exponent)
         return mean
 
-    @property
-    def std(self) -> Float64:
-        """Weighted population standard deviation, (d,)."""
-        std: Float64 = np.ldexp(np.clip(np.sqrt(self.variance), *WITHIN_ONE), self.exponent)
-        return std
-
 
 class NumberBlend(Blend):
     """Mean and spread of numbers; a boolean is none, nor is a number that is not finite."""
@@ -175,9 +169,10 @@ class NumberBlend(Blend):
     def _covered(self) -> Covered:
         if self._moments is None:
             return 0.0, None
+        spread = np.clip(np.sqrt(self._moments.variance), *WITHIN_ONE)
         return self._moments.weight, {
             "mean": float(self._moments.mean[0]),
-            "std": float(self._moments.std[0]),
+            "std": float(np.ldexp(spread, self._moments.exponent)[0]),
             # (Σw)² / Σw² (Kish 1965): as many equal weights would be as informative.
             "effective_sample_size": 1.0 / self._moments.concentration,
         }
