@@ -592,12 +592,11 @@ def _proposed(
             np.union1d(near, scores.among(rows).best(target)[0])
             for near, scores in zip(candidates, scoring.queries.words, strict=True)
         ]
-    attentions, scorings = [], [scoring]
-    if len(candidates) == 1:
-        scored = [_logits(scoring, candidates[0])]
-    else:
-        scorings = scoring.each()
-        scored = _scored(scorings, candidates)
+    attentions = []
+    scorings = [scoring] if len(candidates) == 1 else scoring.each()
+    scored = (
+        [_logits(scoring, candidates[0])] if len(scorings) == 1 else _scored(scorings, candidates)
+    )
     is_exact = native and least >= 1
     recall = least if native and least < 1 else None
     for one, logits in zip(scorings, scored, strict=True):
