@@ -47,7 +47,7 @@ TODAY: dict[str, int] = {
     "attend/learning": 3993,
     "attend/measure": 918,
     "attend/recommend": 1038,
-    "attend/search": 2245,
+    "attend/search": 2242,
     "attend/source": 1665,
     "attend/store": 3190,
     "attend/write": 1481,
@@ -80,7 +80,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 152), ("carriers", 188), ("helpers", 454), ("vague", 10)]
+    ("measure", "most"), [("files", 152), ("carriers", 186), ("helpers", 454), ("vague", 9)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""

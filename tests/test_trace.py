@@ -123,8 +123,8 @@ def _traced(request: Callable[[], Any]) -> Route:
 
 def test_the_path_of_a_text_search_is_short(client: Any) -> None:
     path = traced(lambda: client.post(SEARCH, json=PLAIN))
-    assert path.calls <= 166
-    assert path.functions <= 128
+    assert path.calls <= 164
+    assert path.functions <= 126
     assert path.files <= 34
     assert path.changes <= 42
     assert path.depth <= 14
