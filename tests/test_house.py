@@ -49,7 +49,7 @@ TODAY: dict[str, int] = {
     "attend/recommend": 1038,
     "attend/search": 2242,
     "attend/source": 1665,
-    "attend/store": 3190,
+    "attend/store": 3224,
     "attend/write": 1481,
     "attend_milvus": 2072,
 }

@@ -343,77 +343,73 @@ NULL, BOOLEAN, NUMBER, WORDS = 0, 1, 2, 3
 comparisons are within one kind."""
 
 
-def lookup_sql(leaf: Leaf, index: int | None, among: str = "") -> tuple[str, tuple[str, ...]]:
-    """Return SQL that selects the rows of documents that meet a condition, some perhaps twice.
+LeafSql = tuple[str, str, tuple[str, ...]]
+"""One condition as SQL: a condition on the table `documents`; SQL that selects rows of documents,
+perhaps some twice, from `{source}`, a table of (row, kind, value) that an index serves; and the
+parameters of either, in the same order."""
 
-    Args:
-        index: the number of the field's index, if it has one.
-        among: SQL of the only rows that matter, for whoever need not read all that meet it.
 
-    Returns: the SQL, and the parameters behind those of `among`.
-    """
+def leaf_sql(leaf: Leaf) -> LeafSql:
+    """Return the SQL of one condition."""
     match leaf:
+        case IsNull(field):
+            scan = f"coalesce(json_type({located(field)}, '$'), 'null') = 'null'"
+            return scan, f"SELECT row FROM {{source}} WHERE kind = {NULL}", ()
+        case Among(field, values):
+            scan = (
+                f"({kind_of('element.type')}, element.value) IN "
+                f"(SELECT {kind_of('type')}, value FROM json_each(?))"
+            )
+            lookup = (
+                f"SELECT entry.row AS row FROM json_each(?) AS given "
+                f"CROSS JOIN {{source}} AS entry "
+                f"ON entry.kind = {kind_of('given.type')} AND entry.value = given.value"
+            )
+            return _any_element(field, scan), lookup, (json.dumps(list(values)),)
+        case Within(field, bounds):
+            kind = WORDS if isinstance(bounds[0][1], str) else NUMBER
+            signs = " AND ".join(f"{{value}} {sign} json_extract(?, '$')" for sign, _ in bounds)
+            element = signs.replace("{value}", "element.value")
+            scan = f"{kind_of('element.type')} = {kind} AND {element}"
+            entry = f"kind = {kind} AND {signs.replace('{value}', 'value')}"
+            lookup = f"SELECT row FROM {{source}} WHERE {entry}"
+            parameters = tuple(json.dumps(value) for _, value in bounds)
+            return _any_element(field, scan), lookup, parameters
         case HasWords(field, words):
             matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
             query = " ".join(map(quoted, words))
-            if field == TEXT and not among:
-                return matches, (query,)
-            lookup = f"SELECT row FROM documents WHERE {among or '1'} AND row IN ({matches})"
             if field == TEXT:
-                return lookup, (query,)
+                return f"documents.row IN ({matches})", matches, (query,)
             # The index does not tell one text field from another: where there are others, look
             # closer.
             path = f"$.{json.dumps(field)}".replace("'", "''")
-            lookup += (
-                f" AND json_type(fields, '{path}') = 'text' "
-                f"AND ((SELECT count(*) FROM json_each(fields)) = 1 OR has_words(fields, ?, ?))"
+            scan = (
+                f"documents.row IN ({matches}) AND json_type(documents.fields, '{path}') = 'text' "
+                f"AND ((SELECT count(*) FROM json_each(documents.fields)) = 1 OR "
+                f"has_words(documents.fields, ?, ?))"
             )
-            return lookup, (query, field, query)
-        case IsNull(field):
-            return f"SELECT row FROM ({entries_sql(field, index, among)}) WHERE kind = {NULL}", ()
-        case Among(field, values):
-            entries = f"({entries_sql(field, index, among)})"
-            if among or (index is None and field != ID):
-                operands = f"SELECT {kind_of('type')}, value FROM json_each(?)"
-                lookup = f"SELECT row FROM {entries} WHERE (kind, value) IN ({operands})"
-            else:  # an index is asked for one value after the other
-                lookup = (
-                    f"SELECT entry.row AS row FROM json_each(?) AS given "
-                    f"CROSS JOIN {entries} AS entry "
-                    f"ON entry.kind = {kind_of('given.type')} AND entry.value = given.value"
-                )
-            return lookup, (json.dumps(list(values)),)
-        case Within(field, bounds):
-            entries = f"({entries_sql(field, index, among)})"
-            kind = WORDS if isinstance(bounds[0][1], str) else NUMBER
-            signs = " AND ".join(f"value {sign} json_extract(?, '$')" for sign, _ in bounds)
-            lookup = f"SELECT row FROM {entries} WHERE kind = {kind} AND {signs}"
-            return lookup, tuple(json.dumps(value) for _, value in bounds)
-
-
-def entries_sql(name: str, index: int | None, among: str = "") -> str:
-    """Return SQL of a table of (row, kind, value): of ids, of an index, or of the documents.
-
-    A document has an entry for each element of a list, and one that says so for no value at all.
-    """
-    condition = among or "1"
-    if name == ID:
-        return f"SELECT row, {WORDS} AS kind, id AS value FROM documents WHERE {condition}"
-    if index is not None:
-        # By the index of rows where these are few, and not through all entries of the field.
-        field = "+field" if among.startswith("row") else "field"
-        return f"SELECT row, kind, value FROM field_values WHERE {field} = {index} AND {condition}"
-    return (
-        f"SELECT row, {kind_of('element.type')} AS kind, element.value AS value "
-        f"FROM documents, json_each(coalesce({located(name)}, 'null')) AS element "
-        f"WHERE typeof(element.key) <> 'text' AND element.type NOT IN ('array', 'object') "
-        f"AND (element.type <> 'null' OR element.key IS NULL) AND {condition}"
-    )
+            lookup = f"SELECT row FROM documents WHERE {scan}"
+            return f"ifnull({scan}, 0)", lookup, (query, field, query)
 
 
 def indexed_field(leaf: Leaf) -> str:
     """Return the field whose index serves a condition: that of words serves all text fields."""
     return TEXT if isinstance(leaf, HasWords) else leaf.field
+
+
+def scan_sql(node: Node) -> tuple[str, tuple[str, ...]]:
+    """Return a filter as one SQL condition on `documents`, and its parameters."""
+    if isinstance(node, Leaf):
+        scan, _, parameters = leaf_sql(node)
+        return f"({scan})", parameters
+    if isinstance(node, Not):
+        condition, parameters = scan_sql(node.part)
+        return f"NOT {condition}", parameters
+    parts = [scan_sql(part) for part in node.parts]
+    word = " AND " if isinstance(node, All) else " OR "
+    # Without any part, an AND holds.
+    joined = word.join(part for part, _ in parts) or "1"
+    return f"({joined})", tuple(value for _, values in parts for value in values)
 
 
 def kind_of(type: str) -> str:
@@ -427,6 +423,8 @@ def kind_of(type: str) -> str:
 
 def located(name: str) -> str:
     """Return SQL for the JSON of a field in a row of `documents`; NULL for a missing field."""
+    if name == ID:
+        return "json_quote(documents.id)"
     if name == VALUE:
         return "documents.value"
     ways = [path.replace("'", "''") for path in dict.fromkeys(paths(name))]
@@ -441,3 +439,11 @@ def paths(name: str) -> tuple[str, str]:
     """
     key, parts = json.dumps(name), [json.dumps(part) for part in name.split(".")]
     return f"$.{key}", "$" + "".join(f".{part}" for part in parts)
+
+
+def _any_element(name: str, condition: str) -> str:
+    """Return SQL that an element meets a condition: a scalar itself, or an element of a list."""
+    return (
+        f"EXISTS (SELECT 1 FROM json_each({located(name)}) AS element "
+        f"WHERE typeof(element.key) <> 'text' AND {condition})"
+    )

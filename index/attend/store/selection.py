@@ -15,7 +15,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import SupportsIndex
@@ -41,12 +40,13 @@ from attend.store.filters import (
     Some,
     check_name,
     compile_filter,
-    entries_sql,
     indexed_field,
+    kind_of,
+    leaf_sql,
     leaves_of,
     located,
-    lookup_sql,
     paths,
+    scan_sql,
 )
 from attend.store.migrations import VALUES_OF
 from attend.store.sql import read_state
@@ -83,7 +83,11 @@ PAUSE = 2
 _ALL_VALUES = VALUES_OF.format(row="documents", tables="documents, indexed_fields")
 
 
-ONE_OF = "row IN (SELECT value FROM json_each(?))"
+def source(name: str, index: int | None) -> str:
+    """Return SQL of a table of (row, kind, value) of an index: SQLite's own for ids."""
+    if name == ID:
+        return f"(SELECT row, {WORDS} AS kind, id AS value FROM documents)"
+    return f"(SELECT row, kind, value FROM field_values WHERE field = {index})"
 
 
 def is_short(db: Database, name: str) -> bool:
@@ -334,70 +338,84 @@ class Selection:
 _EVERYTHING = compile_filter({})
 
 
-@dataclass
 class _FilterReader:
     """Reads one filter in one transaction.
 
-    Attributes:
+    Args:
         ready: by field, the number of the index that serves its conditions.
         everything: reads the rows of all documents.
     """
 
-    db: Database
-    ready: Mapping[str, int]
-    everything: Callable[[], Int64]
+    def __init__(
+        self, db: Database, ready: Mapping[str, int], everything: Callable[[], Int64]
+    ) -> None:
+        self._db = db
+        self._ready = ready
+        self._everything = everything
 
-    def rows(self, node: Node, among: Int64 | None = None) -> Int64:
-        """Return the rows that pass, ascending, of some documents or of all."""
-        match node:
-            case All(parts):
-                # What has an index first, and negations, which are subtracted, last of either.
-                ordered = sorted(
-                    parts, key=lambda part: (not self._is_indexed(part), isinstance(part, Not))
-                )
-                if among is None and len(parts) > 1:
-                    among = self._few(ordered)
-                for part in ordered:
-                    among = self.rows(part, among)
-                return self._read("SELECT row FROM documents") if among is None else among
-            case Some(parts):
-                return reduce(np.union1d, [self.rows(part, among) for part in parts])
-            case Not(part):
-                every = self.everything() if among is None else among
-                return np.setdiff1d(every, self.rows(part, among), assume_unique=True)
-        rows = self._matches(node, among)
-        return rows if among is None else np.intersect1d(rows, among, assume_unique=True)
+    def rows(self, node: Node) -> Int64:
+        """Look up the parts that have an index, and scan the remaining documents for the rest."""
+        parts = node.parts if isinstance(node, All) else (node,)
+        indexed = [part for part in parts if self._is_indexed(part)]
+        few = self._few(indexed) if len(parts) > 1 else None
+        if few is not None:
+            return self._scan(node, few)
+        rest = [part for part in parts if not self._is_indexed(part)]
+        rows = self._all(indexed) if indexed else None
+        if rest:
+            return self._scan(All(tuple(rest)), rows)
+        return self._read("SELECT row FROM documents") if rows is None else rows
 
     def _is_indexed(self, node: Node) -> bool:
-        return all(_has_index(indexed_field(leaf), self.ready) for leaf in leaves_of(node))
+        return all(_has_index(indexed_field(leaf), self._ready) for leaf in leaves_of(node))
 
     def _few(self, parts: Sequence[Node]) -> Int64 | None:
-        """Return the rows of an indexed condition that few documents meet, or None."""
+        """Return the rows of a condition that few documents meet, or None."""
         for part in parts:
-            if isinstance(part, Leaf) and self._is_indexed(part):
-                rows = self._matches(
-                    part, None, f"SELECT DISTINCT row FROM ({{}}) LIMIT {FEW_ROWS + 1}"
-                )
+            if isinstance(part, Leaf):
+                rows = self._matches(part, f"SELECT DISTINCT row FROM ({{}}) LIMIT {FEW_ROWS + 1}")
                 if len(rows) <= FEW_ROWS:
                     return rows
         return None
 
-    def _matches(self, leaf: Leaf, among: Int64 | None, select: str = "{}") -> Int64:
-        """Look one condition up: in its index, or in the documents that matter.
+    def _matches(self, leaf: Leaf, select: str = "{}") -> Int64:
+        """Look one condition up; `select` is SQL around the lookup."""
+        (_, lookup, parameters), field = leaf_sql(leaf), indexed_field(leaf)
+        lookup = lookup.replace("{source}", source(field, self._ready.get(field)))
+        return self._read(select.format(lookup), parameters)
 
-        Args:
-            select: SQL around the lookup.
-        """
-        index = self.ready.get(indexed_field(leaf))
-        if among is None or (self._is_indexed(leaf) and len(among) > FEW_ROWS):
-            lookup, parameters = lookup_sql(leaf, index)
-            return self._read(select.format(lookup), parameters)
-        lookup, parameters = lookup_sql(leaf, None, ONE_OF)
-        return self._read(lookup, (json.dumps(among.tolist()), *parameters))
+    def _look_up(self, node: Node) -> Int64:
+        if isinstance(node, Leaf):
+            return self._matches(node)
+        if isinstance(node, Not):
+            return self._all([node])
+        if isinstance(node, Some):
+            return reduce(np.union1d, map(self._look_up, node.parts))
+        return self._all(node.parts)
+
+    def _all(self, parts: Sequence[Node]) -> Int64:
+        """Return the rows that pass every part; negations are subtracted last."""
+        positive = [self._look_up(part) for part in parts if not isinstance(part, Not)]
+        both = partial(np.intersect1d, assume_unique=True)
+        rows = reduce(both, positive) if positive else self._everything()
+        for part in parts:
+            if isinstance(part, Not):
+                rows = np.setdiff1d(rows, self._look_up(part.part), assume_unique=True)
+        return rows
+
+    def _scan(self, node: Node, among: Int64 | None) -> Int64:
+        """Return the rows that pass, of some documents or of all."""
+        sql, parameters = scan_sql(node)
+        if among is None:
+            return self._read(f"SELECT row FROM documents WHERE {sql}", parameters)
+        return self._read(
+            f"SELECT row FROM documents WHERE row IN (SELECT value FROM json_each(?)) AND {sql}",
+            (json.dumps(among.tolist()), *parameters),
+        )
 
     def _read(self, sql: str, parameters: Sequence[str] = ()) -> Int64:
         # As one text, which is several times as fast as row by row, and lets other threads run.
-        text = self.db.execute(f"SELECT group_concat(row) FROM ({sql})", parameters).fetchone()[0]
+        text = self._db.execute(f"SELECT group_concat(row) FROM ({sql})", parameters).fetchone()[0]
         rows = np.fromstring(text or "", dtype=np.int64, sep=",")
         # A list may lead to its document more than once.
         ascends = bool(np.all(rows[1:] > rows[:-1]))
@@ -449,14 +467,13 @@ def _facet(db: Database, name: str, index: int | None, rows: Int64 | None, limit
         index: the number of its index, if it has one.
         rows: the documents to count, ascending; None for all.
     """
-    condition, parameters = "", []
+    condition, parameters = "1", []
     if rows is not None:
         few = len(rows) * FEW <= (rows[-1] if len(rows) else 0)
         # A plus sign keeps SQLite from going by the row.
-        condition, parameters = f"{'' if few else '+'}{ONE_OF}", [json.dumps(rows.tolist())]
-    entries = entries_sql(name, index, condition)
-    if index is None:
-        entries = f"SELECT DISTINCT * FROM ({entries})"
+        condition = f"{'' if few else '+'}row IN (SELECT value FROM json_each(?))"
+        parameters = [json.dumps(rows.tolist())]
+    entries = _entries(name, index, condition)
     counts = db.execute(
         f"WITH grouped AS MATERIALIZED (SELECT kind, value, count(*) AS documents "
         f"FROM ({entries}) GROUP BY kind, value) "
@@ -473,6 +490,19 @@ def _facet(db: Database, name: str, index: int | None, rows: Int64 | None, limit
 
 # As bytes: half a surrogate pair, which JSON may hold, is no UTF-8.
 _READABLE = f"CASE kind WHEN {WORDS} THEN CAST(value AS BLOB) ELSE value END"
+
+
+def _entries(name: str, index: int | None, condition: str) -> str:
+    """Return SQL of the values of a field, from its index or from the documents."""
+    if index is not None:
+        field = "+field" if condition.startswith("row") else "field"
+        return f"SELECT row, kind, value FROM field_values WHERE {field} = {index} AND {condition}"
+    return (
+        f"SELECT DISTINCT row, {kind_of('element.type')} AS kind, element.value AS value "
+        f"FROM documents, json_each(coalesce({located(name)}, 'null')) AS element "
+        f"WHERE typeof(element.key) <> 'text' AND element.type NOT IN ('array', 'object') "
+        f"AND (element.type <> 'null' OR element.key IS NULL) AND {condition}"
+    )
 
 
 def _json(kind: int, value: int | float | bytes) -> Json:

@@ -283,7 +283,7 @@ def test_what_cannot_be_opened_leaves_no_file_open(tmp_path, monkeypatch):
     path.write_bytes(sound)
     with_migration_due(path)
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DROP TRIGGER index_text")
+        db.execute("ALTER TABLE documents RENAME TO others")
     failing(data.collection, "a")
     monkeypatch.setattr(Store, "initialise", lambda *_: (_ for _ in ()).throw(OSError("full")))
     failing(data.create, "new", dimension=2)

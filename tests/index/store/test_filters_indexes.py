@@ -10,7 +10,7 @@ import pytest
 
 from attend.store import compile_filter, selection
 from attend.store.database import Store
-from attend.store.filters import leaves_of, lookup_sql
+from attend.store.filters import leaf_sql, leaves_of
 from attend.store.selection import FieldIndexes
 from tests.index.helpers import (
     drop_indexes,
@@ -105,7 +105,8 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
 )
 def test_sqlite_searches_the_index_and_reads_no_document(store, condition, expected):
     (leaf,) = leaves_of(compile_filter(condition).node)
-    lookup, parameters = lookup_sql(leaf, None if leaf.field == "@id" else 7)
+    _, lookup, parameters = leaf_sql(leaf)
+    lookup = lookup.replace("{source}", selection.source(leaf.field, 7))
     with store.reading() as db:
         plan = db.execute(f"EXPLAIN QUERY PLAN {lookup}", parameters).fetchall()
     assert any(expected in row[3] for row in plan), plan
