@@ -80,7 +80,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 152), ("carriers", 186), ("helpers", 454), ("vague", 9)]
+    ("measure", "most"), [("files", 151), ("carriers", 183), ("helpers", 454), ("vague", 9)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""
