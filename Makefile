@@ -38,7 +38,6 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file benchmarks/mypy.ini
 
 fix: $(VENV)/installed-tests  ## Mend what ruff can mend, and format
 	$(BIN)/ruff check --fix .
