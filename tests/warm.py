@@ -2,15 +2,16 @@
 
 `python -m tests.warm SOCKET` listens. `start` and `run` ask it for a process as `subprocess` does;
 the programs that `write_programs` writes stand for `attend` and `python` in a shell. A command then
-takes as long as its work and not the seconds of its imports, and so do a server and its worker. The
-process itself never computes, so that torch and FAISS are unused, and have no threads, where it
-forks. Tests of a start itself, of several workers, of libraries' settings and of an installation
-start real processes.
+takes as long as its work and not the seconds of its imports, and so do a server, its worker and its
+training. The process itself never computes, so that torch and FAISS are unused, and have no
+threads, where it forks. Tests of a start itself, of several workers, of a training process, of
+libraries' settings and of an installation start real processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import gc
 import json
@@ -39,10 +40,18 @@ PROGRAM = """\
 #!{python} -SE
 import json, os, signal, socket, sys
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
+files = [0, 1, 2]
+if name == "spawn":
+    if "--multiprocessing-fork" not in arguments:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    arguments = arguments[arguments.index("-c"):]
+    inherited = os.listdir("/proc/self/fd")  # and the one that lists them, closed by now
+    files += [int(n) for n in inherited if int(n) > 2 and os.path.exists("/proc/self/fd/" + n)]
 with socket.socket(socket.AF_UNIX) as warm:
     warm.connect({path!r})
-    request = dict(name=name, arguments=arguments, folder=os.getcwd(), environment=dict(os.environ))
-    socket.send_fds(warm, [b"1"], [0, 1, 2])
+    request = dict(name=name, arguments=arguments, folder=os.getcwd(), files=files)
+    request["environment"] = dict(os.environ)
+    socket.send_fds(warm, [b"1"], files)
     warm.sendall(json.dumps(request).encode() + b"\\n")
     pid = int.from_bytes(warm.recv(4), sys.byteorder)
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -50,9 +59,11 @@ with socket.socket(socket.AF_UNIX) as warm:
     status = os.waitstatus_to_exitcode(int.from_bytes(warm.recv(4), sys.byteorder))
 sys.exit(status if status >= 0 else 128 - status)
 """
-"""What stands for `attend` and `python` in the folder that comes first in the path."""
+"""What stands for `attend` and `python` in the folder that comes first in the path, and for the
+executable of `multiprocessing`, whose processes need the files of their parent."""
 
-PROGRAMS = ("attend", "python")
+PROGRAMS = ("attend", "python", "spawn")
+MOST_FILES = 64
 ADDRESS = "ATTEND_WARM"
 """The variable that leads the processes of a run of tests to their warm one."""
 
@@ -175,6 +186,7 @@ def start(
         "name": name,
         "arguments": words,
         "folder": str(folder),
+        "files": [0, 1, 2],
         "environment": dict(os.environ if environment is None else environment),
     }
     connection.sendall(json.dumps(request).encode() + b"\n")
@@ -245,6 +257,7 @@ def main(path: str) -> None:
     import attend.learning
     import attend_service.cli  # noqa: F401
 
+    write_programs(Path(path).parent, Path(path))
     attend.encoder.load = functools.cache(attend.encoder.load)  # type: ignore[assignment]
     attend.encoder.load(attend.encoder.DEFAULT)
     gc.freeze()  # no process looks through what all of them have
@@ -268,7 +281,7 @@ def main(path: str) -> None:
                     if (pid := os.fork()) == 0:
                         for each in (server, wakes, wake, *running.values()):
                             each.close()
-                        _serve(connection)
+                        _serve(connection, Path(path))
                     running[pid] = connection
                     poll.register(connection, 0)  # tells when whoever asked has gone
                     connection.sendall(NUMBER.pack(pid))
@@ -291,28 +304,34 @@ def _ended() -> Iterator[tuple[int, int]]:
             yield ended
 
 
-def _serve(connection: socket.socket) -> NoReturn:
+def _serve(connection: socket.socket, path: Path) -> NoReturn:
     """Do in this process what is asked for, and end with its exit status."""
     gc.enable()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _, files, _, _ = socket.recv_fds(connection, 1, 3)
+    _, received, _, _ = socket.recv_fds(connection, 1, MOST_FILES)
     with connection, connection.makefile() as lines:
         request = json.loads(lines.readline())
-    for number, file in enumerate(files):
+    files = [fcntl.fcntl(each, fcntl.F_DUPFD, 4 * MOST_FILES) for each in received]
+    for each in received:
+        os.close(each)
+    for number, file in zip(request["files"], files, strict=True):
         os.dup2(file, number)
         os.close(file)
-    os.setpgid(0, 0)
+    if request["name"] != "spawn":  # which is given a session by what it runs
+        os.setpgid(0, 0)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
     # A worker of a server may be forked as well: nothing was computed before.
     method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda _, force=False: method("fork", force)
+    # A training comes from a server that has computed, and so from here.
+    multiprocessing.set_executable(str(path.with_name("spawn")))
     status = 70
     try:
-        {"attend": _attend, "python": _python}[request["name"]](request["arguments"])
+        (_attend if request["name"] == "attend" else _python)(request["arguments"])
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
