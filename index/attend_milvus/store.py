@@ -118,13 +118,6 @@ class RemoteStore(CollectionStore):
     def put_settings(self, changes: Mapping[str, Json], *, soon: bool = True) -> None:
         self._tables.change(lambda record: replace(record, settings={**record.settings, **changes}))
 
-    def count_up(self, name: str) -> int:
-        def counted(record: Known) -> Known:
-            count = 1 + int(record.settings.get(name, 0))
-            return replace(record, settings={**record.settings, name: count})
-
-        return int(self._tables.change(counted).settings[name])
-
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Let the reads within the block be strong, though not of one moment."""
@@ -473,6 +466,10 @@ class RemoteStore(CollectionStore):
             number = max(registry.versions(uuid), default=0) + 1
             body = version_body(kind, fingerprint, note, tuning, details.get("report") or {})
             registry.add_version(uuid, number, body, weights)
+        self.put_settings(details.get("settings", {}))
+        replaced = details.get("replaces")
+        if replaced is not None and replaced not in self._tables.known(fresh=True).active:
+            registry.drop_version(uuid, replaced)
         if details.get("activate"):
             self.activate_projection(number)
         return number

@@ -265,6 +265,10 @@ class Registry:
         details, _ = self.version(uuid, number)
         self._put({f"version/{uuid}/{number}": json.dumps({**details, "report": dict(report)})})
 
+    def drop_version(self, uuid: str, number: int) -> None:
+        """Remove a version and its matrices."""
+        self._rows.delete([f"version/{uuid}/{number}", *self._like(f"weights/{uuid}/{number}/")])
+
     def version(self, uuid: str, number: int) -> tuple[dict[str, Any], bytes]:
         """Return the record of a version, and its matrices.
 

@@ -87,6 +87,13 @@ class TrainRequest(Request):
             )
 
 
+class ActivateRequest(Request):
+    """Whether to activate a version all the same."""
+
+    force: bool = False
+    """Also one that its training has not promoted; its report then says so."""
+
+
 class RollbackRequest(Request):
     """The role to roll back."""
 

@@ -373,7 +373,10 @@ def as_text(report: Mapping[str, Any]) -> str:
     if rows:  # a training that could not begin measured nothing
         lines += [common.table([(", ".join(corner), *HEADER), *rows], right=True), ""]
         before = f"version {report['previous']}" if report["previous"] else "the untrained version"
-        lines.append(f"test {report['tests']} against {before}, level {report['level']:.4f}")
+        lines.append(
+            f"look {report['tests']} at {report['groups']:,} groups against {before}, level "
+            f"{report['level']:.4f}"
+        )
     if report.get("chosen"):
         listed = ", ".join(f"{name} {_short(value)}" for name, value in report["chosen"].items())
         lines.append(f"chosen: {listed}")
@@ -385,9 +388,10 @@ def _verdict(report: Mapping[str, Any]) -> str:
     if report["promoted"]:
         return f"Version {version} answers from now on. {report['reason']}"
     if version is not None:
-        advice = f" 'projections activate {version}' makes it answer."
+        force = " --force" if report.get("kept") else ""
+        advice = f" 'projections activate {version}{force}' makes it answer."
     else:  # a training that measured nothing has nothing to store either
-        advice = " --no-promote stores it, to look at or activate." if report["views"] else ""
+        advice = ""
     return f"Nothing was promoted. {report['reason']}{advice}"
 
 

@@ -158,15 +158,19 @@ def _cells(version: StoredProjection) -> tuple[object, ...]:
 
 @projections_group.command("activate")
 @click.argument("version", type=common.VERSION)
+@click.option("--force", is_flag=True, help="Also one that its training has not promoted.")
 @click.pass_obj
-def activate_command(target: common.Target, version: int) -> None:
+def activate_command(target: common.Target, version: int, force: bool) -> None:
     """Answer with projection VERSION from the next search on, in every process.
+
+    One that its training has not promoted is kept until the next training; it answers only by
+    --force, and its report says so.
 
     \b
     Example:
       attend projections --data library activate 2
     """
-    target.collection().activate(version)
+    target.collection().activate(version, force=force)
     target.show({"projection": version, "active": True}, f"Projection {version} is active.")
 
 

@@ -17,7 +17,7 @@ from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.reading import Page, Readers, info_of, page_of
-from attend.collection.versions import until_stable
+from attend.collection.versions import by_hand, until_stable
 from attend.core.coalesce import Coalescer, collecting, tell, timed
 from attend.core.deadline import check_deadline
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
@@ -558,16 +558,18 @@ class Collection:
         expected: int | None = None,
         *,
         report: Mapping[str, Json] | None = None,
+        force: bool = False,
     ) -> None:
         """Answer with this projection, in its role, from the next search on.
 
         Args:
-            expected: activate only while this one answers (0: the untrained one), as the promotion
-                test compared with it.
+            expected: activate only while this one answers (0: the untrained one).
             report: takes the place of the version's own, in the same step.
+            force: also one that its training has not promoted; its report then says so.
 
         Raises:
             UnknownProjection: no such version exists.
+            InvalidRequest: it was not promoted, and is not forced.
             Conflict: another version than the expected one answers; nothing was changed.
 
         >>> books.activate(books.add_projection(books.fit_projection("pca", 1)))
@@ -575,6 +577,7 @@ class Collection:
         2
         """
         version = whole_number(version, "version", 0, 2**53)
+        report = report or by_hand(self.store.projections(), version, force)
         if self.store.version(version).role != "predict":
             self.views.current(version)  # its keys are ready before anyone asks for them
         self.store.activate_projection(version, expected, report)

@@ -6,7 +6,7 @@ A view is one version over one state of a collection; searches take it, and it n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -14,13 +14,13 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from attend.core.arrays import KeyTable, locate
-from attend.core.errors import Conflict, Damaged, WrongKeys
+from attend.core.errors import Conflict, Damaged, InvalidRequest, WrongKeys
 from attend.core.settings import UNTRAINED_MEMORY, Tuning
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.keys import SearchableKeys
 from attend.projection import Projection
 from attend.recommend.weights import ItemWeights
-from attend.store import NO_OFFSETS, Offsets, Role, StoredVersion, Terms
+from attend.store import NO_OFFSETS, Offsets, Role, StoredProjection, StoredVersion, Terms
 
 CENTRED_SCALE = 10.0
 """Scale of centred queries: a smaller one attends to more of a history. (nDCG@10 of books that
@@ -257,6 +257,27 @@ def until_stable(read: Callable[Arguments, Result]) -> Callable[Arguments, Resul
         raise Conflict("The documents change faster than they can be read; try again.")
 
     return reading
+
+
+def by_hand(
+    stored: Sequence[StoredProjection], version: int, force: bool
+) -> Mapping[str, Json] | None:
+    """Return the report of a version that is activated by hand, where it takes another one.
+
+    Raises:
+        InvalidRequest: its training has not promoted it, and it is not forced.
+    """
+    report = next((one.report for one in stored if one.version == version), {})
+    if not report.get("kept"):
+        return None
+    reason = report.get("reason")
+    if not force:
+        raise InvalidRequest(
+            f"Its training has not promoted version {version}: {reason} Teach more and train again,"
+            f" or force it.",
+            field="force",
+        )
+    return {**report, "kept": False, "forced": True, "reason": f"Activated by hand. {reason}"}
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,8 @@ def train(
     except NothingToLearn as nothing:
         return task.report(PromotionVerdict(False, str(nothing)), nothing.figures, {}, {}, {})
     results = trainer.cross_validate()
-    task.begin_judging()
+    task.watch("judging", 0.0)
     trained = trainer.judge(results)
-    if not trained.verdict.promote and request.promote:
-        return task.report(*trained[:5])
     task.watch("fitting", 0.0)
     return _publish(task, trained, trained.fit())
 
@@ -109,10 +107,19 @@ def _within(collection: StoredCollection, request: TrainRequest) -> TrainRequest
 
 
 def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Json]:
-    """Store a version, and activate it if it is to be promoted; return its report."""
+    """Store a version with the look at it, and activate it if it is to be promoted; return its
+    report. One that is not is kept until the next training, to be looked at or activated by hand.
+    """
     projection, objective = learned.projection, task.request.objective
     task.watch("storing", 0.0)
-    result = task.report(*trained[:5]) | {"calibration": dict(learned.calibration)}
+    try:
+        counted = task.counted(trained.verdict.look)
+    except Conflict as error:
+        counted, reason = {}, f"{trained.verdict.reason} But: {error}"
+        trained = trained._replace(verdict=trained.verdict._replace(promote=False, reason=reason))
+    kept = task.request.promote and not trained.verdict.promote
+    result = task.report(*trained[:5])
+    result |= {"calibration": dict(learned.calibration)} | ({"kept": True} if kept else {})
     version = task.collection.store.add_projection(
         projection.kind,
         projection.to_bytes(),
@@ -124,6 +131,8 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
         terms=learned.terms,
         last_key=learned.last_key,
         role=task.role,
+        settings=counted,
+        replaces=task.kept,
     )
     # From here on a stop comes too late: the version is stored.
     if task.request.promote and trained.verdict.promote:

@@ -36,6 +36,7 @@ from attend.learning.answer_model import (
 )
 from attend.learning.data import ATTEND, ServedVersion
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
+from attend.learning.selection import LEAST_GAIN
 from attend.learning.task import (
     FEWEST_QUESTIONS,
     NewVersion,
@@ -286,7 +287,7 @@ class AnswersTrainer:
         self.task, self.request = task, task.request
         self.answers, self.figures = read_answers(task.collection, self.request)
         self.start = data.start_of(self.answers.memory, self.request.dimensions)
-        self.folds = answer_model.document_folds(self.answers.groups, FOLDS, self.request.seed)
+        self.folds = answer_model.document_folds(self.answers.groups, FOLDS, 0)
         if len(self.folds) < FOLDS:
             raise NothingToLearn(FEW_TEXTS, self.figures)
         self.words: list[tuple[NDArray[np.float16], Float32]] | None = None
@@ -314,22 +315,23 @@ class AnswersTrainer:
             for side, answers in zip(sides, (now, self._select(attended, others)[1]), strict=True):
                 side.append(answers.blends(index, others))
         sign = 1.0 if labels else -1.0  # errors are above zero as people read them
+        held_out = np.concatenate([fold.held_out for fold in self.folds])
+        groups = self.answers.groups[held_out]
+        look = self.task.look(len(np.unique(groups)))
 
         def criterion(
             name: str, values: Callable[[Blends], Float64], **test: Any
         ) -> selection.Criterion:
             before, after = (sign * np.concatenate([*map(values, side)]) for side in sides)
-            level = self.task.significance
-            return selection.Criterion(
-                name, name, before, after, errors=not labels, significance=level, **test
-            )
+            test |= {"errors": not labels, "significance": look.level}
+            return selection.Criterion(name, name, before, after, groups, **test)
 
         gain, guard = ("log likelihood", "accuracy") if labels else ("squared error", "error")
         criteria = [
-            criterion(gain, Blends.gains, gain=True, tolerance=None),
+            criterion(gain, Blends.gains, gain=True, least=LEAST_GAIN, tolerance=None),
             criterion(guard, Blends.guards, tolerance=self.request.tolerance),
         ]
-        verdict = selection.decide(criteria, measure=gain, units="documents with values")
+        verdict = selection.decide(criteria, look, measure=gain, units="documents with values")
         choice, answering = self._select(attended, range(FOLDS))
         strength = data.active_version(self.task).memory  # nothing here judges it: it stays
         before, after = (
@@ -353,7 +355,7 @@ class AnswersTrainer:
         """Fit a choice to everything, and calibrate it by what is held out."""
         targets, memory = self.answers.targets, self.answers.memory
         everything = DocumentFold(np.empty(0, np.int64), np.arange(len(memory)))
-        job = partial(self._fit, everything, choice.share)
+        job = partial(self._fit, everything, choice.share, seed=self.request.seed)
         (fitted,) = run_parallel([job], self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
         attended = joined(answering.attended)
@@ -388,10 +390,9 @@ class AnswersTrainer:
                 )
         return attended
 
-    def _fit(self, fold: DocumentFold, share: float, watch: Watch) -> Fitted:
+    def _fit(self, fold: DocumentFold, share: float, watch: Watch, *, seed: int = 0) -> Fitted:
         if not share:
             return unlearned(self.answers.memory, self.start)
-        seed = self.request.seed
         fitted = fit_answers(self.answers, fold.members, start=self.start, seed=seed, watch=watch)
         return fitted.mixed(self.start, share)
 

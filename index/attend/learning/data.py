@@ -90,6 +90,7 @@ class Questions:
             not relevant, 1 or more; 1 for one that was labelled relevant.
         lexical: sparse (q, n), lex(d): BM25 over the question's maximum; empty without texts.
         coverage: (q,) maximum / ideal of each question, from 0 to 1.
+        left_out: sparse (q, n), documents that are not ranked for a question; None for none.
     """
 
     embeddings: Float32
@@ -97,6 +98,7 @@ class Questions:
     judged: Sparse
     lexical: Sparse
     coverage: Float32
+    left_out: Sparse | None = None
 
     @property
     def count(self) -> int:
@@ -117,7 +119,9 @@ class Questions:
         relevant, judged, lexical = (
             matrix[index] for matrix in (self.relevant, self.judged, self.lexical)
         )
-        return Questions(self.embeddings[index], relevant, judged, lexical, self.coverage[index])
+        left_out = None if self.left_out is None else self.left_out[index]
+        coverage = self.coverage[index]
+        return Questions(self.embeddings[index], relevant, judged, lexical, coverage, left_out)
 
 
 def answerable(questions: Questions) -> Bool:
@@ -398,7 +402,10 @@ class ServedVersion:
         for block in blocks(questions.count, 16 * len(self.table.vectors) * self.mechanism.heads):
             part = questions.some(np.arange(questions.count)[block])
             words = self.words(part.lexical.toarray()[:, ranked], part.coverage)
-            best = top_places(self.scores(part.embeddings, ranked, words), CUT)
+            scores = self.scores(part.embeddings, ranked, words)
+            if part.left_out is not None:
+                scores[part.left_out.toarray()[:, ranked] > 0] = -np.inf
+            best = top_places(scores, CUT)
             grades = part.relevant.toarray()[:, ranked]
             values.append(ndcg(np.take_along_axis(grades, best, axis=1), ideal_dcg(grades)))
         return np.concatenate(values)

@@ -25,7 +25,14 @@ from attend.learning import data, next_items, selection
 from attend.learning.data import BLOCK, Memory, ServedVersion, Sparse, lengths, products, without
 from attend.learning.fit import Fitted, Watch, run_parallel
 from attend.learning.next_items import MOST_ITEMS, RECIPES, ClosedForm, fit_next_items, item_weights
-from attend.learning.selection import PART_COST, Judged, Split, cross_validate, sampled
+from attend.learning.selection import (
+    LEAST_GAIN,
+    PART_COST,
+    Judged,
+    Split,
+    cross_validate,
+    sampled,
+)
 from attend.learning.task import (
     FEWEST_QUESTIONS,
     NewVersion,
@@ -478,7 +485,8 @@ class InteractionsTrainer:
 
     def judge(self, measures: Sequence[Measures]) -> Trained:
         """Choose, and put the choice to the promotion test."""
-        share_seen, significance = self.request.share_seen, self.task.significance
+        share_seen = self.request.share_seen
+        look = self.task.look(int((lengths(self.material.histories) >= 2).sum()))
         # Each split in halves of its users; a user is in one half, whatever the split.
         random = np.random.default_rng(self.request.seed)
         half = random.integers(HALVES, size=self.material.histories.shape[0])
@@ -488,8 +496,10 @@ class InteractionsTrainer:
             values = {choice: gains[mine] for choice, (gains, _) in row.items()}
             if mine.any():
                 judged.append(Judged.of(fold.split, fold.users[mine], values))
-        choice, criteria = selection.contest(judged, self.request, significance, labels=LABELS)
-        verdict = selection.decide(criteria, measure=MEASURE, units="users")
+        choice, criteria = selection.contest(
+            judged, self.request, look, labels=LABELS, least=LEAST_GAIN
+        )
+        verdict = selection.decide(criteria, look, measure=MEASURE, units="users")
         choices: dict[str, Json] = {
             "objective": "interactions",
             **choice._asdict(),

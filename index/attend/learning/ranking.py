@@ -22,9 +22,10 @@ from attend.learning.calibration import Calibration, RankingScores
 from attend.learning.data import Memory, Questions, ServedVersion, Sparse, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.ranking_model import RECIPE, Candidates, QuestionFold, RankingMaterial
-from attend.learning.selection import LEAST_GAIN, PART_COST, SPLITS, Judged, Outcome, Split
+from attend.learning.selection import LEAST_GAIN, PART_COST, Judged, Split
 from attend.learning.task import (
     FEWEST_QUESTIONS,
+    Look,
     NewVersion,
     NothingToLearn,
     Progress,
@@ -37,7 +38,7 @@ from attend.search.queries import FeedbackMemory
 
 MEASURE = "ndcg@10"
 
-FOLDS = 3
+FOLDS = 5
 
 SHARES = (0.3, 0.6, 1.0)
 EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
@@ -102,6 +103,9 @@ class RankingTrainer:
 
     Attributes:
         moves: whether feedback may move queries.
+        groups: (q,) of questions that gain and lose together.
+        halves: (q,) 0 or 1, the half of each question that judges a calibration; the same of
+            near-duplicates.
         known_now: the questions that the active version learned from; None for one that is tried as
             it is. So is one whose examples are gone: from none of them it would have learned
             nothing.
@@ -134,8 +138,10 @@ class RankingTrainer:
                 figures,
             )
         self.start = data.start_of(self.memory, self.request.dimensions)
-        self.groups = data.twins(questions.embeddings)
-        self.folds = ranking_model.question_folds(questions, self.groups, FOLDS, seed)
+        twins = data.twins(questions.embeddings)
+        self.folds = ranking_model.question_folds(questions, twins, FOLDS)
+        self.groups, _ = ranking_model.observations(questions, twins)
+        self.halves = twins % 2
         if not self.folds:
             raise NothingToLearn(ONE_QUESTION, figures)
         self.active = data.active_version(task)
@@ -158,12 +164,13 @@ class RankingTrainer:
             for fold, row in zip(self.folds, rankings, strict=True)
             for split in fold.splits
         ]
+        look = self.task.look(len(np.unique(self.groups)))
         choice, criteria = selection.contest(
-            judged, request, self.task.significance, groups=self.groups, least=LEAST_GAIN
+            judged, request, look, groups=self.groups, least=LEAST_GAIN
         )
         note = OFFSETS if choice.share > 0 and "offsets" in request.parts else ""
         note += "" if any(item.name == "unseen" for item in criteria) else UNMEASURED
-        verdict = selection.decide(criteria, measure=MEASURE, units="questions", note=note)
+        verdict = selection.decide(criteria, look, measure=MEASURE, units="questions", note=note)
         choices: dict[str, Json] = {
             "objective": "ranking",
             "recipe": RECIPE.name if choice.share else "none",
@@ -182,8 +189,9 @@ class RankingTrainer:
         known = questions.some(answerable(questions))
         fitted: Fitted
         calibration: Calibration
+        seed = self.request.seed
         jobs: list[Callable[[Watch], Any]] = [
-            lambda watch: self._fit(known, choice.share, watch),
+            lambda watch: self._fit(known, choice.share, watch, seed=seed),
             lambda watch: self._calibrate(choice, rankings),
         ]
         fitted, calibration = run_parallel(jobs, self.task.watching("fitting"))
@@ -257,7 +265,7 @@ class RankingTrainer:
         Args:
             strength: α; 0 for not at all.
         """
-        questions = self.material.questions.some(fold.held_out)
+        questions = fold.judging(self.material.questions)
         feedback = feedback_of(fold.training, self.memory) if strength else None
         if feedback is None:
             return questions
@@ -271,12 +279,14 @@ class RankingTrainer:
         *,
         start: Float32 | None = None,
         parts: Sequence[str] | None = None,
+        seed: int = 0,
     ) -> Fitted:
         """Go a share of the way from the start to the fit.
 
         Args:
             start, parts: where W_Q and W_K begin, and what is learned; as the request says if
                 absent.
+            seed: of the fit. All trials have the same, so that no other one passes the test.
         """
         start = self.start if start is None else start
         if not share:
@@ -287,7 +297,7 @@ class RankingTrainer:
             start=start,
             offsets="offsets" in (self.request.parts if parts is None else parts),
             recipe=RECIPE,
-            seed=self.request.seed,
+            seed=seed,
             watch=watch,
         )
         return fitted.mixed(start, share)
@@ -324,7 +334,7 @@ class RankingTrainer:
             error_rate=self.request.error_rate,
             start=data.scale_now(self.task.active, self.memory),
         )
-        return scores.checked(np.concatenate([self.groups[fold.held_out] for fold in folds]) % 2)
+        return scores.checked(np.concatenate([self.halves[fold.held_out] for fold in folds]))
 
 
 def with_examples(memory: Memory, training: Questions) -> KeyTable:
@@ -451,37 +461,56 @@ def compare_encoders(
     material = ranking_model.read_questions(after, -1, request.seed, with_texts=True)
     version = data.active_version(Task(after, request))
     served = ServedVersion(version, after.settings, material.memory)
-    folds = trainer.folds
+    folds, columns = trainer.folds, _columns(trainer, after, material.memory)
     current = selection.cross_validate(folds, [trainer.rank_as_now], task.watching("trying"))
-    outcomes: dict[Split, Outcome] = {}
-    for split in SPLITS:
-        parts = [
-            (
-                fold.held_out,
-                ranked[None].ndcg[split],
-                _ndcg_elsewhere(served, material.questions, fold, split),
-            )
-            for fold, ranked in zip(folds, current, strict=True)
-            if split in fold.splits
-        ]
-        if parts:
-            outcomes[split] = Outcome(*map(np.concatenate, zip(*parts, strict=True)))
+    rows: list[tuple[Judged[RankingChoice], Float64]] = [
+        (
+            Judged(split, fold.held_out, ranked[None].ndcg[split], {}),
+            _ndcg_elsewhere(served, material.questions, fold, split, columns),
+        )
+        for fold, ranked in zip(folds, current, strict=True)
+        for split in fold.splits
+    ]
+    outcomes = selection.outcomes_of(*zip(*rows, strict=True))
+    look = Look(len(np.unique(trainer.groups)))
     return selection.decide(
-        selection.compare_splits(outcomes, request.share_seen, groups=trainer.groups),
+        selection.compare_splits(
+            outcomes,
+            request.share_seen,
+            groups=trainer.groups,
+            significance=look.level,
+            least=LEAST_GAIN,
+        ),
+        look,
         measure=MEASURE,
         units="questions",
         note="" if "unseen" in outcomes else UNMEASURED,
     )
 
 
+def _columns(before: RankingTrainer, after: StoredCollection, there: Memory) -> Int64:
+    """Return where documents (n,) of a training are in another collection's; -1 without a label."""
+    columns = np.full(len(before.memory), -1, dtype=np.int64)
+    labelled = np.unique(before.material.questions.relevant.indices)
+    documents = before.collection.store.documents(before.memory.rows[labelled], texts=False)
+    found = after.store.find([document.id for document in documents.values()])
+    for place in labelled.tolist():
+        document = documents.get(int(before.memory.rows[place]))
+        if document is not None and document.id in found:
+            columns[place] = np.searchsorted(there.rows, found[document.id].row)
+    return columns
+
+
 def _ndcg_elsewhere(
-    served: ServedVersion, questions: Questions, fold: QuestionFold, split: Split
+    served: ServedVersion, questions: Questions, fold: QuestionFold, split: Split, columns: Int64
 ) -> Float64:
-    """Return nDCG@10 of a fold's held-out questions in another collection of the same examples."""
+    """Return nDCG@10 of a fold's held-out questions in another collection of the same examples.
+
+    Args:
+        columns: where the documents (n,) of the fold are there.
+    """
     blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
-    if "random" not in fold.splits:
-        # A question is left out of training where all its documents are blocked.
-        blocked[questions.relevant[np.flatnonzero(~fold.trained)].indices] = True
+    blocked[columns[fold.blocked & (columns >= 0)]] = True
     training = questions.without(blocked).some(fold.trained)
     there = replace(fold, training=training, blocked=blocked)
-    return served.ndcg(questions.some(fold.held_out), there.ranked(split))
+    return served.ndcg(there.judging(questions), there.ranked(split))

@@ -11,7 +11,7 @@ document that no example speaks of.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from attend.learning.data import (
     answerable,
     blocks,
     ideal_dcg,
+    lengths,
     memory_of,
     products,
     stacked,
@@ -130,11 +131,9 @@ def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Spars
 # -- folds -----------------------------------------------------------------------------------------
 
 
-KEPT_LABELS = 0.6
-"""The least share of training's labels that is left when documents are held out."""
-
-FEWEST = 10
-"""Held-out questions of an unseen fold, before that limit applies."""
+DIVIDED, MOST_DIVISIONS = 1000, 2
+"""Up to so many questions in all divisions together, and so many divisions: what is few is quickly
+fitted, and a single division of it would decide by chance."""
 
 MOST_JUDGES = 1500
 """Questions that judge a fold: more make its figures no truer than they need to be."""
@@ -150,7 +149,8 @@ class QuestionFold:
         training: questions to learn from, as they are known then.
         trained: (q,) which of all questions those are.
         blocked: (n,) documents of which training must not know.
-        held_out: (h,) positions of the questions that judge.
+        held_out: (h,) positions of the questions that judge; in an unseen fold by those of their
+            documents that are blocked.
     """
 
     splits: tuple[Split, ...]
@@ -166,64 +166,90 @@ class QuestionFold:
         new[self.training.judged.indices] = False
         return new
 
+    def judging(self, questions: Questions) -> Questions:
+        """Return the questions that judge, of all, with the documents that they judge by."""
+        judges = questions.some(self.held_out)
+        if "random" in self.splits:
+            return judges
+        known = judges.without(self.blocked).relevant
+        return replace(judges.without(~self.blocked), left_out=known)
+
     def ranked(self, split: Split) -> Bool | None:
         """Return the documents (n,) that a split ranks; None for all."""
         return self.new_documents if split == "new" else None
 
 
 def question_folds(
-    questions: Questions, groups: Int64, count: int, seed: int
+    questions: Questions, groups: Int64, count: int, seed: int = 0
 ) -> list[QuestionFold]:
     """Divide questions into `count` random folds, and as many unseen ones, which judge new
     documents among new ones as well; a group (q,) is never divided.
 
-    In the random split every question is held out once; of very many a sample judges.
+    Every question is held out once in each; of very many a sample judges. Few are divided several
+    times, so that no single division decides.
     """
-    fold_of = fold_numbers(groups, count, np.random.default_rng(seed))
     unblocked = np.zeros(questions.relevant.shape[1], dtype=bool)
-    new = _unseen_questions(questions, groups, count, np.random.default_rng(seed + 1))
-    divisions: dict[tuple[Split, ...], Iterable[tuple[Bool, Bool]]] = {
-        ("random",): [(fold_of == fold, unblocked) for fold in range(count)],
-        ("unseen", "new"): new,
-    }
     none = sparse.csr_array(questions.lexical.shape, dtype=np.float32)
     wordless = replace(questions, lexical=none)  # words are not learned from
     folds = []
-    for splits, division in divisions.items():
-        for held_out, blocked in division:
+    for division in range(max(1, min(MOST_DIVISIONS, DIVIDED // questions.count))):
+        random = np.random.default_rng([seed, division])
+        fold_of = fold_numbers(groups, count, random)
+        unseen, documents = _unseen_folds(questions, groups, count, random)
+        divisions: list[tuple[tuple[Split, ...], Bool, Bool]] = [
+            *((("random",), fold_of == fold, unblocked) for fold in range(count)),
+            *((("unseen", "new"), unseen == fold, documents == fold) for fold in range(count)),
+        ]
+        for splits, held_out, blocked in divisions:
             visible = wordless.without(blocked)
             trained = ~held_out & answerable(visible)
-            if held_out.any() and trained.any():
-                random = np.random.default_rng(seed)
-                judges = sampled(np.flatnonzero(held_out), MOST_JUDGES, random)
-                training = visible.some(trained)
-                folds.append(QuestionFold(splits, training, trained, blocked, judges))
+            judges = held_out
+            if "random" not in splits:
+                judges = held_out & answerable(wordless.without(~blocked))
+            if judges.any() and trained.any():
+                members = sampled(np.flatnonzero(judges), MOST_JUDGES, random)
+                folds.append(QuestionFold(splits, visible.some(trained), trained, blocked, members))
     return folds
 
 
-def _unseen_questions(
+def _unseen_folds(
     questions: Questions, groups: Int64, count: int, random: np.random.Generator
-) -> Iterator[tuple[Bool, Bool]]:
-    """Yield the questions (q,) that each fold holds out, and the documents (n,) of theirs."""
-    names = random.permutation(np.unique(groups))
-    share = -(-questions.count // count)
-    place = 0
-    for _ in range(count):
-        held_out = np.zeros(questions.count, dtype=bool)
-        blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
-        while place < len(names) and held_out.sum() < share:
-            group = np.flatnonzero(groups == names[place])
-            also = blocked.copy()
-            also[questions.relevant[group].indices] = True
-            others = ~held_out
-            others[group] = False
-            labels = questions.relevant[np.flatnonzero(others)].indices
-            left_share = np.count_nonzero(~also[labels]) / max(1, len(labels))
-            if held_out.sum() >= FEWEST and left_share < KEPT_LABELS:
-                break
-            held_out[group], blocked = True, also
-            place += 1
-        yield held_out, blocked
+) -> tuple[Int64, Int64]:
+    """Return the fold of each question (q,) and of each document (n,), -1 without a label.
+
+    Documents are divided, and a group of questions goes where most of its own are. Those that
+    answer a question alone stay together with all that questions of its group have; of questions
+    with many, a fold judges by those that it withholds.
+    """
+    _, bundles = observations(questions, groups)
+    labels = questions.relevant.tocoo()
+    by_label = fold_numbers(bundles[labels.col], count, random)
+    documents = np.full(questions.relevant.shape[1], -1, dtype=np.int64)
+    documents[labels.col] = by_label
+    names, group = np.unique(groups, return_inverse=True)
+    votes = random.random((len(names), count)) / 2  # which of equals
+    np.add.at(votes, (group[labels.row], by_label), 1)
+    return np.asarray(votes.argmax(axis=1)[group]), documents
+
+
+def observations(questions: Questions, groups: Int64) -> tuple[Int64, Int64]:
+    """Return what gains and loses together: of questions (q,), and of documents (n,).
+
+    Questions that share their only answer find it together or not at all.
+
+    Args:
+        groups: (q,) of questions that are near-duplicates.
+    """
+    names, group = np.unique(groups, return_inverse=True)
+    alone = np.flatnonzero(lengths(questions.relevant) == 1)
+    answers = len(names) + questions.relevant[alone].indices
+    count = len(names) + questions.relevant.shape[1]
+    edges = sparse.coo_array(
+        (np.ones(len(alone), dtype=bool), (group[alone], answers)), shape=(count, count)
+    )
+    _, joint = sparse.csgraph.connected_components(edges, directed=False)
+    labels = np.asarray(joint, dtype=np.int64)
+    return labels[group], labels[len(names) :]
 
 
 # -- the loss --------------------------------------------------------------------------------------
@@ -419,6 +445,9 @@ def find_candidates(
         examples = _by_example(products(queries[part], stored), labels)
         others = questions.lexical[part].toarray(), questions.relevant[part].toarray()
         columns = dense, examples, *others
+        if questions.left_out is not None:
+            for column, blank in zip(columns, BLANKS[1:], strict=True):
+                column[questions.left_out[part].nonzero()] = blank
         for documents, listed in zip(among, tables, strict=True):
             there = np.arange(len(memory)) if documents is None else np.flatnonzero(documents)
             parts = columns if documents is None else tuple(part[:, there] for part in columns)

@@ -18,7 +18,7 @@ from attend.learning.rating_net import RECIPES, Baseline, Shape, fit_ratings
 from attend.learning.selection import SPLITS, TOLERANCE, Criterion, Split, decide
 from attend.learning.task import (
     FEWEST_QUESTIONS,
-    SIGNIFICANCE,
+    Look,
     NewVersion,
     NothingToLearn,
     PromotionVerdict,
@@ -234,7 +234,7 @@ class RatingJudgement(NamedTuple):
     coverage: Mapping[str, float]
 
 
-def judge_ratings(held_out: HeldOutRatings, seed: int) -> RatingJudgement:
+def judge_ratings(held_out: HeldOutRatings, seed: int = 0) -> RatingJudgement:
     """Choose on all held-out ratings, and judge by choices made on the other half of users."""
     first = np.random.default_rng(seed).random(int(held_out.users.max(initial=0)) + 1) < 0.5
     halves = [first[held_out.users], ~first[held_out.users]]
@@ -278,8 +278,8 @@ def fit_spread(features: Float64, errors: Float64) -> Float64:
 def decide_ratings(
     held_out: HeldOutRatings,
     after: Float64,
+    look: Look,
     tolerance: float = TOLERANCE,
-    significance: float = SIGNIFICANCE,
 ) -> PromotionVerdict:
     """Test for a gain over what answers now and over the baseline, and no loss on new documents.
 
@@ -300,12 +300,12 @@ def decide_ratings(
             squares=True,
             gain=split == splits[0],
             tolerance=tolerance if split == "unseen" else None,
-            significance=significance,
+            significance=look.level,
         )
 
     criteria = [compare(split, LABELS[split], split, held_out.before) for split in splits]
     baseline = compare("baseline", "against μ + b_i + b_u", splits[0], held_out.baseline)
-    return decide([*criteria, baseline], measure="RMSE", units="ratings")
+    return decide([*criteria, baseline], look, measure="RMSE", units="ratings")
 
 
 # -- the objective ---------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class RatingsTrainer:
             )
         if ratings.values.min() == ratings.values.max():
             raise NothingToLearn(SAME, figures)
-        training, self.judging = rating_fold(ratings, self.request.seed)
+        training, self.judging = rating_fold(ratings, 0)
         self.known = ratings.some(training)
         if self.judging["random"].sum() < FEWEST or not self.known.several:
             raise NothingToLearn(TOO_FEW, figures)
@@ -379,10 +379,9 @@ class RatingsTrainer:
 
     def judge(self, held_out: HeldOutRatings) -> Trained:
         """Choose, and put the choice to the promotion test."""
-        judgement = judge_ratings(held_out, self.request.seed)
-        verdict = decide_ratings(
-            held_out, judgement.after, self.request.tolerance, self.task.significance
-        )
+        judgement = judge_ratings(held_out)
+        look = self.task.look(len(np.unique(held_out.users)))
+        verdict = decide_ratings(held_out, judgement.after, look, self.request.tolerance)
         seen, figures = held_out.of("random"), verdict.views["random"]
         sides = {"before": held_out.before, "after": judgement.after}
         before, after = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from attend.api.learning import OBJECTIVE_ROLES, Objective, TrainRequest
-from attend.core.errors import InvalidRequest
+from attend.core.errors import Conflict, InvalidRequest
 from attend.core.settings import Tuning
 from attend.core.types import Json, OnStage
 from attend.engines.engine import StoredCollection
@@ -32,16 +32,23 @@ STAGES: Mapping[str, tuple[float, float]] = {
 }
 """About which part of the whole each stage takes."""
 
-TESTS = "promotion_tests/{}/{}"
-"""The setting with the number of promotion tests against a role's active version, by its number."""
+LOOKS = "promotion_looks/{}/{}"
+"""The setting with the looks that counted against a role's version, by objective: the groups of
+units of each."""
 
 SIGNIFICANCE = 0.05
 """The chance of a promotion without a gain, and of one with a larger loss than is tolerated, over
 all trainings against one active version."""
 
-MOST_TESTS = 30
-"""Trainings after which the share of each next one no longer shrinks: a p-value of 10,000 draws
-could not get below it."""
+FIRST_LOOK, LATER_LOOK, LAST_LOOK = 0.018, 0.008, 0.0002
+"""The significance levels of the first look, of those up to the tenth, and of all that follow."""
+
+EARLY_LOOKS = 10
+
+GROWTH = 1.35
+"""How much more groups of held-out units there must be than at the last look that counted. Looks at
+data that grow so are so much alike that their levels together make one chance in twenty (group
+sequential tests: Pocock 1977): .018 at the first, .048 after ten, .050 after thirty."""
 
 Progress = OnStage
 
@@ -61,12 +68,57 @@ class NothingToLearn(Exception):
         self.figures = figures
 
 
+class Look(NamedTuple):
+    """One look at held-out units, and how sure a promotion by it has to be.
+
+    Without new data there is no new chance, and none is used up.
+
+    Attributes:
+        groups: of units, on which it rests.
+        number: of the looks that count, this one included where it does.
+        level: the significance level.
+        due: the groups from which on a look counts.
+    """
+
+    groups: int
+    number: int = 1
+    level: float = FIRST_LOOK
+    due: int = 0
+
+    @classmethod
+    def after(cls, looks: Sequence[int], groups: int) -> Look:
+        """Return a look at so many groups, after those that counted.
+
+        >>> [Look.after(looks, 100).level for looks in ([], [50], [50] * 10)]
+        [0.018, 0.008, 0.0002]
+        >>> Look.after([80], 100).counts, Look.after([80], 108).counts
+        (False, True)
+        """
+        due = math.ceil(GROWTH * max(looks, default=0))
+        number = len(looks) + (groups >= due)
+        levels = FIRST_LOOK, LATER_LOOK, LAST_LOOK
+        return cls(groups, number, levels[(number > 1) + (number > EARLY_LOOKS)], due)
+
+    @property
+    def counts(self) -> bool:
+        """Whether enough is new since the last one that counted."""
+        return self.groups >= self.due
+
+    def repeats(self, units: str) -> str:
+        """Return a clause on a look that does not count."""
+        return (
+            f"most of these {units} have been looked at before: the next chance comes with about "
+            f"{self.due - self.groups:,} more that are not alike"
+        )
+
+
 class PromotionVerdict(NamedTuple):
-    """Whether to promote, why, and the figures of each comparison."""
+    """Whether to promote, why, the figures of each comparison, and the look that they are of."""
 
     promote: bool
     reason: str
     views: Mapping[str, Mapping[str, Json]] = {}
+    look: Look = Look(0)
 
 
 class NewVersion(NamedTuple):
@@ -132,7 +184,8 @@ class Task:
         active: the version that answers in that role as the training begins: what the new one has
             to be better than. The untrained one has the number 0.
         chosen: the choices by which it was trained.
-        tests: the promotion tests against that version, with this one.
+        looks: those that counted against it, by objective.
+        kept: the version that the training before has not promoted; None without one.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
     """
@@ -156,14 +209,32 @@ class Task:
         self.progress, self.cancelled = progress, cancelled
         self.role: Role = OBJECTIVE_ROLES[request.objective]
         self.active = collection.store.active(self.role) or untrained(self.role)
+        others = [one for one in collection.store.projections() if one.role == self.role]
+        self.kept = next((one.version for one in others if one.report.get("kept")), None)
         self.chosen: Mapping[str, Any] = self.active.report.get("chosen") or {}
-        self._counter = TESTS.format(self.role, self.active.version)
-        self.tests = 1 + int(collection.store.settings().get(self._counter, 0))
+        self.looks = self._stored_looks()
 
-    @property
-    def significance(self) -> float:
-        """The significance level of this training's promotion test."""
-        return significance_of(self.tests)
+    def look(self, groups: int) -> Look:
+        """Return this training's look at so many groups of held-out units."""
+        return Look.after(self.looks.get(self.request.objective, ()), groups)
+
+    def counted(self, look: Look) -> dict[str, Json]:
+        """Return the settings that count a look, where it counts.
+
+        Raises:
+            Conflict: another training was judged since this one began.
+        """
+        if not (look.counts and self.request.promote):
+            return {}
+        if self._stored_looks() != self.looks:
+            raise Conflict("Another training was judged by the same data meanwhile.")
+        objective = self.request.objective
+        looks = [*self.looks.get(objective, ()), look.groups]
+        return {LOOKS.format(self.role, self.active.version): {**self.looks, objective: looks}}
+
+    def _stored_looks(self) -> dict[str, list[int]]:
+        name = LOOKS.format(self.role, self.active.version)
+        return dict(self.collection.store.settings().get(name) or {})
 
     def watch(self, stage: str, done: float) -> None:
         """Say how far a stage is, unless the training is to stop."""
@@ -180,14 +251,6 @@ class Task:
     def watching(self, stage: str) -> Callable[[float], None]:
         """Return `watch` for one stage."""
         return partial(self.watch, stage)
-
-    def begin_judging(self) -> None:
-        """Count the promotion test, before it is made: all tests against one version share a budget
-        of errors, also those of trainings that run at once, are stopped, or fail after their test.
-        """
-        self.watch("judging", 0.0)
-        if self.request.promote:
-            self.tests = self.collection.store.count_up(self._counter)
 
     def report(
         self,
@@ -207,8 +270,9 @@ class Task:
             "after": dict(after),
             "views": dict(verdict.views),
             "chosen": dict(choices),
-            "tests": self.tests,
-            "level": self.significance,
+            "tests": verdict.look.number,
+            "level": verdict.look.level,
+            "groups": verdict.look.groups,
             "calibration": {},
             **figures,
             "seconds": self.seconds,
@@ -234,19 +298,6 @@ def untrained(role: Role) -> StoredProjection:
         active=True,
         role=role,
     )
-
-
-def significance_of(tests: int) -> float:
-    """Return the significance level of a training by the number of those that were tested against
-    the same active version, itself included.
-
-    Levels fall with the square of the number, so that all of them together have one budget of
-    errors (alpha spending; Foster and Stine 2008, "α-investing").
-
-    >>> [round(significance_of(tests), 4) for tests in (1, 2, 10)]
-    [0.0304, 0.0076, 0.0003]
-    """
-    return SIGNIFICANCE * 6 / (math.pi * min(tests, MOST_TESTS)) ** 2
 
 
 def objective_of(version: StoredProjection) -> Objective | None:

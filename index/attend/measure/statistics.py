@@ -80,8 +80,10 @@ def dcg(gains: ArrayLike) -> Float64:
     return np.asarray(first @ discounts)
 
 
-def paired_randomisation(a: ArrayLike, b: ArrayLike, resamples: int = RESAMPLES) -> float:
-    """Return the two-sided p-value of "a and b have the same mean", by swapping within pairs.
+def paired_randomisation(
+    a: ArrayLike, b: ArrayLike, resamples: int = RESAMPLES, *, greater: bool = False
+) -> float:
+    """Return the p-value of "a and b have the same mean", by swapping within pairs.
 
     Swapping a pair turns the sign of its difference. Where all swaps are no more than `resamples`
     they are counted one by one, and the p-value is exact (Fisher 1935; Smucker, Allan and
@@ -90,6 +92,7 @@ def paired_randomisation(a: ArrayLike, b: ArrayLike, resamples: int = RESAMPLES)
 
     Args:
         a, b: (n), one value for each query, in the same order.
+        greater: ask for a larger mean of a alone (one-sided); else for any difference.
 
     Raises:
         InvalidRequest: the two differ in length, or a value is not finite.
@@ -110,7 +113,8 @@ def paired_randomisation(a: ArrayLike, b: ArrayLike, resamples: int = RESAMPLES)
 
     def total(signed: Float64, axis: int = -1) -> Float64:
         # Sums of the same numbers in another order differ in their last bits.
-        return np.asarray(np.round(np.abs(signed.sum(axis=axis)), 12))
+        sums = signed.sum(axis=axis)
+        return np.asarray(np.round(sums if greater else np.abs(sums), 12))
 
     def swapped(size: tuple[int, ...]) -> Float64:
         signs = rng.integers(0, 2, size, dtype=np.bool_)

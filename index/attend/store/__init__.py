@@ -134,6 +134,10 @@ class VersionDetails(TypedDict, total=False):
     left out."""
     role: Role
     activate: bool
+    settings: Mapping[str, Json]
+    """Stored with the version."""
+    replaces: int | None
+    """A version that goes with this step, unless it has ever been activated."""
 
 
 class StoredProjection(Reply):
@@ -346,9 +350,6 @@ class CollectionStore(Protocol):
         Args:
             soon: let other processes look at them at once; an engine may do that for all.
         """
-
-    def count_up(self, name: str) -> int:
-        """Add one to a number among the settings, 0 where it is absent, and return it."""
 
     def state(self) -> State: ...
 

@@ -34,7 +34,7 @@ OWN_SETTINGS = (
 """Settings that hold for one database or one encoder alone; so do the counts of tests of its
 versions (`attend.learning`)."""
 
-_SHARED = f"name NOT IN {OWN_SETTINGS!r} AND name NOT LIKE 'promotion_tests/%'"
+_SHARED = f"name NOT IN {OWN_SETTINGS!r} AND name NOT LIKE 'promotion_%'"
 
 
 def digests(store: Store) -> tuple[tuple[int, int], dict[str, bytes]]:

@@ -127,10 +127,6 @@ class Store(CollectionStore):
         with self.connections.writing() as db:
             sql.put_settings(db, changes, soon=soon)
 
-    def count_up(self, name: str) -> int:
-        with self.connections.writing() as db:
-            return sql.count_up(db, name)
-
     def record_publication(self, nonce: str) -> None:
         """Record that an index was made of this database, and not of a copy of it."""
         with self.connections.writing() as db:
@@ -616,6 +612,12 @@ class Store(CollectionStore):
                 sql.insert_offsets(db, version, offsets)
             if (terms := details.get("terms")) is not None:
                 sql.insert_terms(db, version, terms, details.get("last_key"))
+            sql.put_settings(db, details.get("settings", {}))
+            db.execute(
+                "DELETE FROM projections WHERE version = ? AND version NOT IN "
+                "(SELECT version FROM activations)",
+                [details.get("replaces")],
+            )
             if details.get("activate"):
                 sql.activate(db, version, None)
                 sql.count_change(db)

@@ -157,12 +157,12 @@ def show_projection(collection: str, version: int) -> StoredProjection:
 
 
 @projections.add("POST", f"{PROJECTION}/activate")
-def activate_projection(collection: str, version: int) -> api.Activated:
+def activate_projection(collection: str, version: int, query: api.ActivateRequest) -> api.Activated:
     """Answer with this projection from now on; an earlier one rolls back."""
     opened = collection_of(collection)
     # Checked here as well: 0 means "the active one" further in.
     _version(opened.projections(), version)
-    opened.activate(version)
+    opened.activate(version, force=query.force)
     return api.Activated(version)
 
 

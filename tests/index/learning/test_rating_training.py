@@ -132,7 +132,7 @@ def test_ratings_without_a_taste_change_nothing(tmp_path: Path) -> None:
     collection = _with(vector_data(tmp_path).create("noise", dimension=16), taste=0.0)
     report = train(collection, objective="ratings")
     assert not report["promoted"]
-    assert report["version"] is None
+    assert report["kept"]
     assert predictor(collection).model() is None
 
 

@@ -30,7 +30,7 @@ from attend.learning.data import answerable, memory_of, scale_now, start_of
 from attend.learning.fit import run_parallel, unlearned
 from attend.learning.ranking import MEASURE, RankingChoice
 from attend.learning.ranking_model import RECIPE, find_candidates, fit_ranking, read_questions
-from attend.learning.task import PromotionVerdict, significance_of
+from attend.learning.task import FIRST_LOOK, LATER_LOOK, PromotionVerdict
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
 from attend.write.feedback import add_feedback
@@ -230,9 +230,9 @@ def test_the_same_examples_promote_nothing_twice(learned):
     before, known = answers(learned.collection, learned.queries), versions(learned.collection)
     report = train(learned.collection)
     assert not report["promoted"], report["reason"]
-    assert report["version"] is None
+    assert report["kept"]
     assert report["before"][MEASURE] == pytest.approx(learned.report["after"][MEASURE], abs=0.05)
-    assert versions(learned.collection) == known
+    assert versions(learned.collection) == [*known, (report["version"], False)]
     assert answers(learned.collection, learned.queries) == before
 
 
@@ -408,8 +408,8 @@ def test_who_switches_versions_meanwhile_is_not_overruled(small):
     assert stored["reason"] in report["reason"]
 
 
-def test_a_training_that_stops_after_its_test_has_used_its_share_of_the_budget(small):
-    _, collection = small
+def test_a_look_is_counted_with_the_version_and_a_second_one_needs_new_data(small):
+    planted, collection = small
     stages: list[str] = []
     with pytest.raises(Cancelled):
         train(
@@ -417,17 +417,21 @@ def test_a_training_that_stops_after_its_test_has_used_its_share_of_the_budget(s
             progress=lambda stage, done: stages.append(stage),
             cancelled=lambda: "fitting" in stages,
         )
-    again = train(collection)
-    assert (again["tests"], again["level"]) == (2, significance_of(2))
+    again = train(collection)  # what was stopped has used nothing up
+    assert (again["tests"], again["level"]) == (1, FIRST_LOOK)
     assert again["promoted"], again["reason"]
-    # Against the new version nothing was tested yet; and it is the old one's second test still.
-    assert train(collection)["tests"] == 1
-    assert train(collection)["tests"] == 2
     collection.activate(1)
-    assert train(collection)["tests"] == 3
+    same = train(collection)  # the gain is as large as before
+    assert not same["promoted"]
+    assert same["tests"] == 1
+    assert "looked at before: the next chance comes with about" in same["reason"]
+    planted.teach(collection, 4 * again["groups"])
+    more = train(collection)
+    assert (more["tests"], more["level"]) == (2, LATER_LOOK)
+    assert more["promoted"], more["reason"]
 
 
-def test_two_trainings_at_once_have_two_tests(tmp_path, quick):
+def test_of_two_trainings_at_once_the_second_promotes_nothing(tmp_path, quick):
     planted = Planted(3, 60, 0.0, 0.2)
     collection = planted.collection(tmp_path)
     planted.teach(collection, 30, shuffled=True)
@@ -437,14 +441,44 @@ def test_two_trainings_at_once_have_two_tests(tmp_path, quick):
         if stage == "reading" and not inner:
             inner.append(train(vector_data(tmp_path).collection())["tests"])
 
-    assert train(collection, progress=train_another)["tests"] == 2
+    report = train(collection, progress=train_another)
+    assert not report["promoted"]
     assert inner == [1]
+    assert report["reason"].endswith("Another training was judged by the same data meanwhile.")
 
 
-def test_who_only_looks_makes_no_test(small):
+def test_who_only_looks_counts_no_look(small):
     _, collection = small
     for _ in range(2):
         assert train(collection, promote=False)["tests"] == 1
+
+
+def test_what_was_not_promoted_is_kept_until_the_next_training(tmp_path, quick):
+    planted = Planted(3, 60, 0.0, 0.2)
+    collection = planted.collection(tmp_path)
+    planted.teach(collection, 30, shuffled=True)
+    first, second = train(collection), train(collection)
+    assert not second["promoted"]
+    assert versions(collection) == [(1, True), (second["version"], False)]
+    assert first["version"] < second["version"]
+    query = planted.asked([0])[0].tolist()
+    assert collection.search(query, projection=second["version"]).hits
+    with pytest.raises(InvalidRequest, match="has not promoted version"):
+        collection.activate(second["version"])
+    collection.activate(second["version"], force=True)
+    stored = collection.projections()[-1].report
+    assert stored["forced"]
+    assert stored["reason"].startswith("Activated by hand. ")
+    # What answers is not dropped by the next, nor what once did.
+    third = train(collection)
+    assert (second["version"], True) in versions(collection)
+    assert (third["version"], False) in versions(collection)
+
+
+def test_the_seed_decides_nothing(small):
+    _, collection = small
+    reports = [train(collection, promote=False, seed=seed) for seed in (0, 7)]
+    assert reports[0]["views"] == reports[1]["views"]
 
 
 def test_a_document_that_goes_while_a_training_reads_takes_its_labels_along(small, monkeypatch):
@@ -530,7 +564,7 @@ def test_narrower_keys_do_not_promote_a_loss(tmp_path, quick):
     report = train(collection, dimensions=2)
     assert not report["promoted"]
     assert report["after"][MEASURE] < report["before"][MEASURE]
-    assert versions(collection) == [(1, True)]
+    assert versions(collection) == [(1, True), (report["version"], False)]
 
 
 @pytest.mark.parametrize(
