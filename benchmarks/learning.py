@@ -30,7 +30,7 @@ from learning_ranking import (
     scifact,
     scifact_narrow,
 )
-from learning_safety import KINDS, cannot_gain, removed, simulated_losses
+from learning_safety import KINDS, cannot_gain, nightly, rare_losses, removed, simulated_losses
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
 
 Section = Callable[[Bench], Iterator[Row]]
@@ -54,6 +54,8 @@ SECTIONS: Mapping[str, Section] = {
     "feedback-conala": conala_feedback,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
     "simulated-losses": simulated_losses,
+    "simulated-rare-losses": rare_losses,
+    "nightly": nightly,
     "judgements": judgements,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),
@@ -76,6 +78,7 @@ SETS = (
     "feedback",
     "cannot-gain",
     "simulated",
+    "nightly",
     "judgements",
     "live",
 )

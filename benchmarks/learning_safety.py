@@ -9,14 +9,14 @@ import numpy as np
 from common import Row, progress, row_of
 from learning_answers import auroc
 from learning_sets import TITLES, Bench, Contest, Judged, RankingSet, taught, trained, variant
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm, sem
 
 from attend import Collection
 from attend.api.answers import Answer
 from attend.core.types import Bool, Float64
 from attend.learning import selection
 from attend.learning.calibration import ERROR_RATE, SHARES
-from attend.learning.task import significance_of
+from attend.learning.task import Look
 from attend.measure.statistics import calibration_error, mean_interval
 
 MANY = 300
@@ -116,6 +116,73 @@ def simulated_losses(bench: Bench) -> Iterator[Row]:
             yield row.wanted("<=", 0.05) if loss >= 0.02 else row
 
 
+def rare_losses(bench: Bench) -> Iterator[Row]:
+    """Tell how often a true loss of .02, of 2 % of the questions that lose all, is called safe."""
+    random = np.random.default_rng(len(bench.options.seeds))
+    runs = 100 if bench.options.quick else SIMULATED
+    for questions in (20, 50, 100, 300):
+        before, safe = np.ones(questions), 0
+        for _ in range(runs):
+            after = (random.random(questions) >= 0.02).astype(np.float64)
+            safe += selection.Criterion("unseen", "unseen documents", before, after).safe
+        name = f"simulated.rare-losses.{questions}"
+        yield _share(name, f"rare losses of {questions}: called safe", safe, runs).wanted(
+            "<=", 0.05
+        )
+
+
+NIGHTS = 50 + 20 * np.arange(40)
+"""The questions of forty nightly trainings."""
+
+TRUTHS: Mapping[str, tuple[tuple[float, float, float], str, float]] = {
+    "gain.2-2-2": ((0.02, 0.02, 0.02), ">=", 0.94),
+    "gain.4-1-1": ((0.04, 0.01, 0.01), ">=", 0.80),
+    "null": ((0.0, 0.0, 0.0), "<=", 0.05),
+    "loss.6-2-2": ((0.06, -0.02, -0.02), "<=", 0.01),
+}
+"""True changes on random questions, unseen and new documents; the share promoted asked for."""
+
+ALIKE = np.array([[1.0, 0.5, 0.5], [0.5, 1.0, 0.8], [0.5, 0.8, 1.0]])
+"""Correlations of a question's changes in the three splits."""
+
+CHANGED_NIGHTLY = 0.4
+"""The share of questions that change in any of the three."""
+
+
+def nightly(bench: Bench) -> Iterator[Row]:
+    """Train each night on growing feedback, and tell how often anything is ever promoted.
+
+    The test's bounds are taken as normal: a bootstrap of each night would take a day.
+    """
+    random = np.random.default_rng(len(bench.options.seeds))
+    runs = 200 if bench.options.quick else 1500
+    for name, (truth, sign, most) in TRUTHS.items():
+        promoted = sum(_ever_promoted(truth, random) for _ in range(runs))
+        what = f"40 nightly trainings, true change {truth}: ever promoted"
+        yield _share(f"nightly.{name}", what, promoted, runs).wanted(sign, most)
+
+
+def _ever_promoted(truth: tuple[float, float, float], random: np.random.Generator) -> bool:
+    count = int(NIGHTS[-1])
+    noise = SPREAD * random.normal(size=(count, 3)) @ np.linalg.cholesky(ALIKE).T
+    changes = np.where(random.random((count, 1)) < CHANGED_NIGHTLY, noise, 0.0) + truth
+    mix = changes @ (0.5, 0.25, 0.25)
+    looks: list[int] = []
+    for questions in NIGHTS.tolist():
+        look = Look.after(looks, questions)
+        if not look.counts:
+            continue
+        looks.append(questions)
+        clear = norm.isf(look.level)
+        gain, splits = mix[:questions], changes[:questions]
+        more = np.vstack([splits, np.full(3, -selection.UNSEEN_LOSS)])
+        safe = more.mean(axis=0) - clear * sem(more) > -selection.TOLERANCE
+        gained = gain.mean() >= selection.LEAST_GAIN and gain.mean() > clear * sem(gain)
+        if gained and safe.all():
+            return True
+    return False
+
+
 def promoted_by_chance(loss: float, questions: int, random: np.random.Generator) -> bool:
     """Return the verdict on one simulated training that gains .1 where documents are known."""
 
@@ -129,8 +196,8 @@ def promoted_by_chance(loss: float, questions: int, random: np.random.Generator)
         "random": outcome(0.1),
         "new": outcome(-loss),
     }
-    criteria = selection.compare_splits(outcomes, share_seen=0.5, significance=significance_of(1))
-    return selection.decide(criteria, measure="ndcg@10", units="questions").promote
+    criteria = selection.compare_splits(outcomes, share_seen=0.5)
+    return selection.decide(criteria, Look(questions), measure="ndcg@10", units="questions").promote
 
 
 def _tried(bench: Bench, draw: Draw, seed: int, named: str) -> Outcome:

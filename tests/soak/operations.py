@@ -37,7 +37,7 @@ USERS = 30
 
 UNSEEN = {
     *("uuid", "change", "published", "settings_change", "foreign", "mapping", "column_types"),
-    *("spare_of", "replaced", "promotion_tests", "projection", "recommend", "predict"),
+    *("spare_of", "replaced", "promotion_looks", "projection", "recommend", "predict"),
 }
 """Settings that nobody sees, or that follow from the rest."""
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords
 
 log = logging.getLogger("attend")
-
 TOGETHER = 64
 """Queries of different callers that are searched at once, or text that costs the same."""
 
@@ -564,12 +563,12 @@ class Collection:
 
         Args:
             expected: activate only while this one answers (0: the untrained one).
-            report: takes the place of the version's own, in the same step.
-            force: also one that its training has not promoted; its report then says so.
+            report: takes the place of the version's own.
+            force: also one that was not promoted.
 
         Raises:
             UnknownProjection: no such version exists.
-            InvalidRequest: it was not promoted, and is not forced.
+            InvalidRequest: not promoted, and not forced.
             Conflict: another version than the expected one answers; nothing was changed.
 
         >>> books.activate(books.add_projection(books.fit_projection("pca", 1)))
@@ -584,9 +583,7 @@ class Collection:
         self.foreign.refresh(BLOCK)
 
     def rollback(self, role: Role = "search") -> int:
-        """Answer as before the last activation in a role.
-
-        Returns: the version that answers now; 0 is the untrained one, in roles other than search.
+        """Answer as before the last activation in a role; 0 is the untrained version.
 
         Raises:
             Conflict: nothing was active before.

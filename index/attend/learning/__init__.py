@@ -117,9 +117,9 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
     except Conflict as error:
         counted, reason = {}, f"{trained.verdict.reason} But: {error}"
         trained = trained._replace(verdict=trained.verdict._replace(promote=False, reason=reason))
-    kept = task.request.promote and not trained.verdict.promote
     result = task.report(*trained[:5])
-    result |= {"calibration": dict(learned.calibration)} | ({"kept": True} if kept else {})
+    result["calibration"] = dict(learned.calibration)
+    result["kept"] = task.request.promote and not trained.verdict.promote
     version = task.collection.store.add_projection(
         projection.kind,
         projection.to_bytes(),
@@ -132,7 +132,7 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
         last_key=learned.last_key,
         role=task.role,
         settings=counted,
-        replaces=task.kept,
+        replaces=task.unpromoted,
     )
     # From here on a stop comes too late: the version is stored.
     if task.request.promote and trained.verdict.promote:

@@ -493,11 +493,11 @@ def _columns(before: RankingTrainer, after: StoredCollection, there: Memory) -> 
     columns = np.full(len(before.memory), -1, dtype=np.int64)
     labelled = np.unique(before.material.questions.relevant.indices)
     documents = before.collection.store.documents(before.memory.rows[labelled], texts=False)
-    found = after.store.find([document.id for document in documents.values()])
+    counterparts = after.store.find([document.id for document in documents.values()])
     for place in labelled.tolist():
         document = documents.get(int(before.memory.rows[place]))
-        if document is not None and document.id in found:
-            columns[place] = np.searchsorted(there.rows, found[document.id].row)
+        if document is not None and document.id in counterparts:
+            columns[place] = np.searchsorted(there.rows, counterparts[document.id].row)
     return columns
 
 

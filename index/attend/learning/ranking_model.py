@@ -171,8 +171,8 @@ class QuestionFold:
         judges = questions.some(self.held_out)
         if "random" in self.splits:
             return judges
-        known = judges.without(self.blocked).relevant
-        return replace(judges.without(~self.blocked), left_out=known)
+        others = judges.without(self.blocked).relevant
+        return replace(judges.without(~self.blocked), left_out=others)
 
     def ranked(self, split: Split) -> Bool | None:
         """Return the documents (n,) that a split ranks; None for all."""

@@ -101,7 +101,7 @@ class Look(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether enough is new since the last one that counted."""
+        """Tell whether enough is new since the last one that counted."""
         return self.groups >= self.due
 
     def repeats(self, units: str) -> str:
@@ -185,7 +185,7 @@ class Task:
             to be better than. The untrained one has the number 0.
         chosen: the choices by which it was trained.
         looks: those that counted against it, by objective.
-        kept: the version that the training before has not promoted; None without one.
+        unpromoted: the version that the training before has not promoted; None without one.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
     """
@@ -210,7 +210,7 @@ class Task:
         self.role: Role = OBJECTIVE_ROLES[request.objective]
         self.active = collection.store.active(self.role) or untrained(self.role)
         others = [one for one in collection.store.projections() if one.role == self.role]
-        self.kept = next((one.version for one in others if one.report.get("kept")), None)
+        self.unpromoted = next((one.version for one in others if one.report.get("kept")), None)
         self.chosen: Mapping[str, Any] = self.active.report.get("chosen") or {}
         self.looks = self._stored_looks()
 

@@ -46,6 +46,7 @@ REPORT = {
     },
     "previous": 1,
     "tests": 3,
+    "groups": 60,
     "level": 0.00338,
     "seconds": 12.34,
     "chosen": {"rate": 0.001, "heads": 2, "objective": "ranking"},
@@ -304,7 +305,7 @@ def test_the_report_for_people(library, training):
         random questions   0.645  0.831  +0.186  [+0.150, +0.220]  0.0001      162
         mrr@10             0.500  0.750  +0.250
 
-        test 3 against version 1, level 0.0034
+        look 3 at 60 groups against version 1, level 0.0034
         chosen: rate 0.001, heads 2, objective "ranking"
         12.3 s
         """
@@ -315,13 +316,13 @@ def test_what_is_not_promoted_exits_with_0_and_says_why(library, training):
     training.report |= {"promoted": False, "reason": "The gain could be chance.", "version": None}
     result = invoke("train", "--data", library)
     assert result.exit_code == 0
-    assert result.stdout.startswith(
-        "Nothing was promoted. The gain could be chance. --no-promote stores it, to look at or "
-        "activate.\n"
-    )
+    assert result.stdout.startswith("Nothing was promoted. The gain could be chance.\n")
     training.report["version"] = 4
     said = invoke("train", "--data", library).stdout
     assert "chance. 'projections activate 4' makes it answer.\n" in said
+    training.report["kept"] = True
+    said = invoke("train", "--data", library).stdout
+    assert "chance. 'projections activate 4 --force' makes it answer.\n" in said
 
 
 INTERRUPTED = """

@@ -43,10 +43,10 @@ def test_the_best_against_a_plain_loop(seed, share):
     rng = np.random.default_rng(seed)
     choices = [PLAIN, LEARNED, WORDS, ALL]
     judged = []
-    for view in ("random", "random", "unseen"):
+    for view, first in (("random", 0), ("random", 5), ("unseen", 0)):
         size = int(rng.integers(1, 6))
         after = {choice: rng.random(size) for choice in choices}
-        judged.append(Judged(view, np.arange(size), rng.random(size), after))
+        judged.append(Judged(view, first + np.arange(size), rng.random(size), after))
     sizes = [len(each.units) for each in judged]
     seen, unseen = sum(sizes[:2]), sizes[2]
     totals, mixes = {}, {}
@@ -60,12 +60,12 @@ def test_the_best_against_a_plain_loop(seed, share):
         lost = max(0.0, before - np.mean(by_view["unseen"]))
         totals[choice] = mix - (1 - share) * lost - PART_COST * parts
         # What each question, which both views may hold out, adds to the mix.
-        shown = [
-            share * sum(each.after[choice][at : at + 1].sum() for each in judged[:2]) / seen
-            + (1 - share) * judged[2].after[choice][at : at + 1].sum() / unseen
-            for at in range(max(sizes))
-        ]
-        mixes[choice] = np.array(shown)
+        shown = np.zeros(10)
+        parts = (share / seen, share / seen, (1 - share) / unseen)
+        for each, part in zip(judged, parts, strict=True):
+            shown[each.units] += part * each.after[choice]
+        held = np.unique(np.concatenate([each.units for each in judged]))
+        mixes[choice] = shown[held]
     first = max(totals, key=totals.get)
     rival = max([PLAIN, WORDS], key=totals.get)
     differences = mixes[first] - mixes[rival]

@@ -587,10 +587,6 @@ def test_a_document_is_never_cut_between_two_tables(store, monkeypatch):
     assert np.diff([row for table in read for row in table.rows.tolist()]).min() > 0
 
 
-def test_what_counts_up_returns_the_number(store):
-    assert [store.count_up("tests"), store.count_up("tests"), store.count_up("other")] == [1, 2, 1]
-
-
 @pytest.mark.parametrize("kind", ["absent", "folder", "damaged"])
 def test_what_cannot_be_read_is_an_error_of_sqlite(tmp_path, kind):
     path = tmp_path / "documents.db"
