@@ -19,6 +19,7 @@ from typing import Any
 import ledger
 from common import Results, Row, parser, progress, tell
 from learning_answers import answers, foreign, no_answer
+from learning_lists import labels, lists
 from learning_peers import adapter, plain, tuned
 from learning_ranking import (
     bilingual,
@@ -57,6 +58,10 @@ SECTIONS: Mapping[str, Section] = {
     "simulated-rare-losses": rare_losses,
     "nightly": nightly,
     "judgements": judgements,
+    "lists-conala": lists("conala"),
+    "lists-nfcorpus": lists("nfcorpus"),
+    "lists-scifact": lists("scifact"),
+    "lists-banking77": labels,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),
     "scifact-tuned": tuned("scifact"),
@@ -80,6 +85,7 @@ SETS = (
     "simulated",
     "nightly",
     "judgements",
+    "lists",
     "live",
 )
 

@@ -450,6 +450,21 @@ def runners_up(z: Floats) -> Float64:
     return np.array([z[..., min(first, last) : stop].mean(axis=-1) for first, stop in RUNNERS_UP]).T
 
 
+def inclusion(scores: Floats) -> Floats:
+    """Return the log of a rank, plus that of the best weight over the document's own.
+
+    (n,) -> (n,), and of several queries (q, n) -> (q, n). A list that ends at a number has few
+    documents where the best stands out, and many where weights are alike.
+
+    Args:
+        scores: best first, as logits or logs of weights.
+
+    >>> inclusion(np.log([0.6, 0.2, 0.2])).round(3).tolist()
+    [0.0, 1.792, 2.197]
+    """
+    return scores[..., :1] - scores + np.log(np.arange(1, scores.shape[-1] + 1))
+
+
 def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None = None) -> Attended:
     """Return the softmax over the `attend` best by the mixture of heads, or over all.
 

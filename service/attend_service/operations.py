@@ -403,12 +403,12 @@ def _search_size(search: SearchOptions) -> int:
     count = MAX_ATTEND if search.attend == "all" else search.attend
     size = KEY_BYTES if search.value == KEY else DOCUMENT_BYTES
     read = size * count if reads_all else 0
-    return WEIGHT_BYTES * weighed + read + _listed_size(search.k, size)
+    return WEIGHT_BYTES * weighed + read + _listed_size(search.most, size)
 
 
 def _tokens_size(search: SearchOptions) -> int:
     """Return the bytes of the tokens of one search; the searches of a batch take turns."""
-    compared = search.rerank + (search.k if search.explain == "tokens" else 0)
+    compared = search.rerank + (search.most if search.explain == "tokens" else 0)
     return TOKENS_BYTES * min(compared, MAX_RERANK)
 
 

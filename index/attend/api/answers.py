@@ -173,6 +173,21 @@ class Weighing(Reply):
     no-answer score."""
 
 
+class Coverage(Reply):
+    """Whether a list has a right document among its hits at the requested rate.
+
+    The rate is that of questions which have an answer here, as they were held out in the training.
+    """
+
+    rate: float
+    """As it was requested."""
+    covers: bool
+    """False if no list of at most `k` documents does; then these are the best `k`."""
+    listed: int
+    k: int
+    """The most to list."""
+
+
 class MemoryShare(Reply):
     """A stored question that moved a query towards its relevant documents."""
 
@@ -329,11 +344,13 @@ class Answer(Reply):
     hints: Sequence[str] | None = None
     """Why there may be no documents: fields of the filter that no document has, or values that
     documents have in another spelling. With documents: fields of `group_by` and `facets` that no
-    document has, and why the collection cannot tell yet whether it answers a text. Present where
-    there are any."""
+    document has, that the rate of `coverage` was measured without the filter, and why the
+    collection cannot tell yet whether it answers a text. Present where there are any."""
     facets: Facets | None = None
     """The most frequent values by field, over all documents that pass filter and mask; present if
     requested."""
+    coverage: Coverage | None = None
+    """Whether the list covers at the requested rate; present if requested."""
     timings: Mapping[str, float] | None = None
     """Milliseconds by stage, of all searches answered together; present with `explain`."""
     weighing: Weighing | None = None

@@ -21,6 +21,7 @@ class SearchKeywords(TypedDict, total=False):
     memory: float | None
     rerank: int
     min_confidence: float | None
+    coverage: float | None
     projection: int | None
     decode: bool
     cursor: str | None

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from attend.api import base
-from attend.core.settings import MAX_LEXICAL, MAX_RERANK
+from attend.core.settings import LEAST_COVERAGE, MAX_LEXICAL, MAX_RERANK, MOST_COVERAGE
 from attend.core.types import ScorerName
 from attend.store.selection import MAX_FACETS
 
@@ -164,6 +164,10 @@ class Mask(base.Request):
     only: list[base.DocumentId] | None = Field(default=None, max_length=base.MAX_ATTEND)
 
 
+UNCOVERED = {"offset": 0, "cursor": None, "min_score": None, "group_by": None, "rerank": 0}
+"""What no search with `coverage` has, and how it is absent: these change what is listed."""
+
+
 class SearchOptions(base.Request):
     """Everything about a search except its query."""
 
@@ -210,6 +214,10 @@ class SearchOptions(base.Request):
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """Give no answer below this confidence; 0 always answers. If absent, the threshold of the
     training, or before one 0.05: the share of the collection's own passages that it refuses."""
+    coverage: Annotated[FiniteFloat, Field(ge=LEAST_COVERAGE, le=MOST_COVERAGE)] | None = None
+    """List as many documents as it takes for a right one to be among them at this rate, as measured
+    on held-out questions of the training: few where the collection is sure, and many where it is
+    not. k is the most to list then, and all attended if absent."""
     projection: int | None = Field(None, ge=1, le=base.MAX_ROW)
     """Answer with this projection version instead of the active one."""
     decode: bool = False
@@ -260,6 +268,17 @@ class SearchOptions(base.Request):
             raise base.WrongField("cursor", "send a cursor or an offset, not both")
         if self.heads is not None and not math.fsum(self.heads) > 0:
             raise base.WrongField("heads", "heads must hold at least one weight above zero")
+        if self.coverage is not None:
+            changed = [name for name, no in UNCOVERED.items() if getattr(self, name) != no]
+            if changed or self.attend == "all":
+                name = changed[0] if changed else "attend"
+                raise base.WrongField(name, f"coverage does not go with {name}; leave one out")
+
+    @property
+    def most(self) -> int:
+        """The number of documents to list at most."""
+        by_coverage = self.coverage is not None and "k" not in self.model_fields_set
+        return int(self.attend) if by_coverage else self.k
 
 
 class SearchRequest(SearchOptions):
@@ -299,6 +318,10 @@ class AcrossRequest(SearchRequest):
             raise base.WrongField(
                 "cursor", "cursor is for one collection; leave it out across several"
             )
+        if self.coverage is not None:
+            raise base.WrongField(
+                "coverage", "coverage was measured in one collection; leave it out across several"
+            )
         if self.group_by is not None and self.attend == "all":
             raise base.WrongField(
                 "group_by",
@@ -327,7 +350,7 @@ class BatchRequest(base.Request):
         searches = self.searches
         masks = {one.mask.model_dump_json(): one.mask for one in searches if one.mask is not None}
         filters = {json.dumps(one.filter): one.filter for one in searches}
-        hits = sum(one.k * (KEY_HITS if one.value == "@key" else 1) for one in searches)
+        hits = sum(one.most * (KEY_HITS if one.value == "@key" else 1) for one in searches)
         queries = [one.query for one in searches]
         parts = sum(len(query.ids or query.blend or query.mixture or ()) for query in queries)
         masked = sum(len(mask.exclude) + len(mask.only or ()) for mask in masks.values())
@@ -370,7 +393,8 @@ class PlainSearch(SearchOptions):
 
     def request(self) -> dict[str, Any]:
         """Return the fields of a `SearchRequest`."""
-        return {"query": self.q, **self.model_dump(exclude={"q", "collection"})}
+        sent = self.model_dump(exclude={"q", "collection"}, exclude_unset=True)
+        return {"query": self.q, **sent}
 
 
 class MapRequest(base.Request):

@@ -92,6 +92,7 @@ class UserOptions(common.CommandOptions):
 @common.model_options(
     SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection"
 )
+@common.model_options(SearchOptions, "coverage")
 @common.model_options(SearchOptions, "memory", "rerank")
 @common.model_options(OtherQueries)
 @common.model_options(
@@ -165,6 +166,11 @@ def _text(answer: Answer, mode: str) -> str:
     elif not answer.answered:
         confidence = "" if answer.confidence is None else f" (confidence {answer.confidence:.3f})"
         lines.append(f"No answer: nothing here answers that{confidence}.")
+    if answer.coverage is not None and not answer.coverage.covers:
+        most = answer.coverage.k
+        lines.append(
+            f"No list of at most {most} documents covers at a rate of {answer.coverage.rate:g}."
+        )
     # That a small collection has no test is no news at every search; `info` says it.
     lines += [hint for hint in answer.hints or () if hint != FEW]
     if mode == "soft":

@@ -107,6 +107,9 @@ UNTRAINED_MEMORY = 0.5
 divisions of training queries: CoNaLa's + .006 with 20 examples, + .019 with 100 and + .032 with
 500, SciFact's + .003 with 20 and + .005 with 100.)"""
 
+LEAST_COVERAGE, MOST_COVERAGE = 0.5, 0.99
+"""Of searches; `Tuning.inclusion` has one number for each 0.01 between them."""
+
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 
@@ -127,6 +130,9 @@ class Tuning(BaseModel):
         attend, scorer: with the pool, what scale, temperature, null and threshold were fitted for.
         threshold: below this confidence the answer is that nothing here answers.
         error_rate: how often that is said wrongly, as measured.
+        inclusion: where a list ends (`attend.attention.inclusion`) that has a right document for
+            0.5, 0.51 and so on of held-out questions, as far as a list of the attended has; None
+            where that was not measured.
         memory: α, how far stored feedback moves a query (`attend.search.queries`); None where none
             was chosen.
         values: the path of the values that W_V was learned for, "" for the whole value; None where
@@ -147,6 +153,7 @@ class Tuning(BaseModel):
     temperature: Annotated[Number, Field(gt=0)] = 1.0
     threshold: Share | None = None
     error_rate: Share | None = None
+    inclusion: tuple[Number, ...] | None = None
     memory: Share | None = None
     values: str | None = None
 

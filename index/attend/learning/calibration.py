@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from scipy.special import expit
 
-from attend.attention import partition, runners_up
-from attend.core.settings import Tuning
+from attend.attention import inclusion, partition, runners_up
+from attend.core.settings import LEAST_COVERAGE, MOST_COVERAGE, Tuning
 from attend.core.types import Bool, Float64, Int64, Json
 from attend.learning.data import ATTEND, UNIT_SCALE
 from attend.learning.fit import minimise
@@ -116,10 +116,10 @@ def threshold_at(
 ) -> float | None:
     """Return the largest threshold that refuses at most this share of confidences like these (n,).
 
-    What is below the threshold is refused, what is equal is not. It holds for the next question,
-    too, which may take any of n + 1 places among them (a conformal threshold: Vovk, Gammerman and
-    Shafer 2005), from 1 / error_rate - 1 confidences on. None without confidences. `counts` (n,)
-    is how much each counts, if not all the same.
+    What is below the threshold is refused, what is equal is not. Were the next question drawn as
+    these and scored by the same fit, it could take any of n + 1 places among them, and the rate
+    would hold for it (from 1 / error_rate - 1 confidences on). After a training another fit scores
+    it. None without confidences. `counts` (n,) is how much each counts, if not all the same.
 
     >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.4)
     0.5
@@ -131,6 +131,28 @@ def threshold_at(
     most = error_rate * (counts.sum() + counts.mean()) + ROUNDING
     lower = np.cumsum(counts[order]) <= most
     return float(confidences[order[max(int(lower.sum()) - 1, 0)]])
+
+
+def inclusion_levels(levels: Float64, counts: Float64) -> tuple[float, ...]:
+    """Return where a list ends that covers at 0.5, 0.51 and so on of questions like these (n,).
+
+    It is short of the rates that no list reaches, and of those that so few questions cannot tell.
+
+    Args:
+        levels: the `inclusion` of the best right document of each, inf where there is none.
+        counts: how much each counts.
+    """
+    order = np.argsort(levels, kind="stable")
+    reached = np.cumsum(counts[order]) / (counts.sum() + counts.mean())  # with the next question
+    places = np.searchsorted(reached, COVERAGES - ROUNDING)
+    ends = np.append(levels[order], np.inf)[places]
+    return tuple(ends[np.isfinite(ends)].tolist())
+
+
+COVERAGES = np.arange(round(100 * LEAST_COVERAGE), round(100 * MOST_COVERAGE) + 1) / 100
+
+REPORTED = (0.8, 0.9, 0.95)
+"""Coverages whose lists a report tells the mean length of."""
 
 
 # -- calibration -----------------------------------------------------------------------------------
@@ -162,6 +184,9 @@ class Calibration:
         null_before: the no-answer logit that suits the given scale best.
         refused: the share of answerable questions refused by a threshold that was fitted without
             them; None where that was not checked.
+        inclusion: `inclusion_levels` at this scale; None where nothing was ranked.
+        lists: of several coverages, the rate and the mean number of documents of lists for the
+            questions of one half, by the levels of the other.
         questions, answerable: all, and those with a relevant document among those attended to.
         note: a sentence, where something could not be fitted.
     """
@@ -177,6 +202,8 @@ class Calibration:
     null_before: float | None = None
     levels: Levels | None = None
     refused: float | None = None
+    inclusion: tuple[float, ...] | None = None
+    lists: Mapping[str, Json] | None = None
     questions: int = 0
     answerable: int = 0
     note: str | None = None
@@ -189,6 +216,7 @@ class Calibration:
             levels=self.levels,
             threshold=self.threshold,
             error_rate=self.error_rate,
+            inclusion=self.inclusion,
             attend=ATTEND,
             scorer=scorer,
             **parts,
@@ -196,8 +224,10 @@ class Calibration:
 
     @property
     def figures(self) -> dict[str, Json]:
-        """All of them, as they are stored."""
-        return {**vars(self), "levels": None if self.levels is None else list(self.levels)}
+        """All of them but `inclusion`, which the tuning has, as they are stored."""
+        figures = {**vars(self), "levels": None if self.levels is None else list(self.levels)}
+        del figures["inclusion"]
+        return figures
 
 
 class HeldOutScores(ABC):
@@ -404,6 +434,25 @@ class RankingScores(HeldOutScores):
 
     def some(self, members: Bool) -> RankingScores:
         return replace(self, as_is=self.as_is.some(members), hidden=self.hidden.some(members))
+
+    def checked(self, halves: Int64) -> Calibration:
+        fit = super().checked(halves)
+        if fit.null is None:
+            return fit
+        levels, counts = inclusion(fit.scale * self.as_is.scores), self.as_is.counts
+        best = np.where(self.as_is.relevant, levels, np.inf).min(axis=1)
+        others = [halves != half for half in (0, 1)]
+        rates = REPORTED if min(map(np.count_nonzero, others)) >= FEWEST else ()
+        apart = [inclusion_levels(best[other], counts[other]) for other in others if rates]
+        lists: dict[str, Json] = {}
+        for rate in rates:
+            place = int(np.searchsorted(COVERAGES, rate - ROUNDING))
+            if place < min(map(len, apart)):
+                ends = np.array([ends[place] for ends in apart])[halves]
+                listed = np.count_nonzero(levels <= ends[:, None], axis=1)
+                reached, length = (np.average(v, weights=counts) for v in (best <= ends, listed))
+                lists[f"{rate:g}"] = {"rate": float(reached), "documents": float(length)}
+        return replace(fit, inclusion=inclusion_levels(best, counts), lists=lists or None)
 
     def fit(self) -> Calibration:
         reason = self._unfit()

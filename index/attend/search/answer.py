@@ -56,6 +56,12 @@ NO_ANSWER = "nothing here answers that"
 NO_DOCUMENTS = "nothing attended"
 """Reasons why a search has no answer."""
 
+UNFILTERED = (
+    "The rate of coverage was measured among all documents; among those that filter and mask let "
+    "pass it may be another."
+)
+"""What a list that covers says where some documents are left out."""
+
 TOKENS = "explain=tokens"
 """The option that shows the shares of pairs of tokens."""
 
@@ -103,6 +109,8 @@ def answers_of(
     calibrated, least, scores, unknown = _calibration(attentions[0], foreign, options)
     if facets or options.group_by is not None:
         unknown = [*unknown, *_unknown_fields(store, options, facets, listings)]
+    if options.coverage is not None and (options.filter or options.mask):
+        unknown = [*unknown, UNFILTERED]
     type = _type_of(attentions, options, types, read)
     answers: list[Answered] = []
     for (search, attention), listing in zip(pairs, listings, strict=True):
@@ -127,6 +135,7 @@ def answers_of(
             next=listing.next,
             facets=facets,
             hints=unknown or None if len(top.documents) else filter_hints(store, options.filter),
+            coverage=listing.coverage,
             weighing=_weighing(attention, passing) if options.explain else None,
             memory=_memory(attention.scoring.queries, store) if options.explain else None,
             took_ms=round((time.perf_counter() - search.started) * 1000, 3),

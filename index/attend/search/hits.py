@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import sqlite3
 import threading
 from array import array
@@ -13,14 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.api.answers import AttendedShare, Highlight
+from attend.api.answers import AttendedShare, Coverage, Highlight
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchRequest
-from attend.attention import Attended, Softmax
+from attend.attention import Attended, Softmax, inclusion
 from attend.collection.versions import Vanished
 from attend.core.arrays import locate
 from attend.core.deadline import forgetting
 from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.settings import LEAST_COVERAGE
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.search.attend import Attention, Scoring
 from attend.search.queries import Queries
@@ -62,20 +64,24 @@ class Listing(NamedTuple):
         ranks: (k,) positions among the attended, best first.
         next: the cursor of the following page; None on the last.
         extras: of each hit, what it says of its group.
+        coverage: what a list that was to cover does; None where that was not requested.
     """
 
     ranks: Int64
     next: str | None
     extras: list[dict[str, Any]]
+    coverage: Coverage | None = None
 
 
 def listed(store: CollectionStore, attention: Attention, request: SearchRequest) -> Listing:
     """Return the page that a request wants of its attended documents.
 
     Raises:
-        InvalidRequest: a cursor of another request.
+        InvalidRequest: a cursor of another request, or a coverage that nothing was calibrated for.
         Vanished: a document was deleted meanwhile.
     """
+    if request.coverage is not None:
+        return _covering(attention, request, request.coverage)
     attended, labels = attention.attended, list[Json]()
     ranks, numbers = np.arange(len(attended.documents)), np.empty(0, dtype=np.int64)
     is_grouped = request.group_by is not None
@@ -116,6 +122,28 @@ def listed(store: CollectionStore, attention: Attention, request: SearchRequest)
         return Listing(page, None, extras)
     end = (float(attended.scores[page[-1]]), int(attended.documents[page[-1]]))
     return Listing(page, cursor(belongs_to, end), extras)
+
+
+def _covering(attention: Attention, request: SearchRequest, rate: float) -> Listing:
+    """Return the list in which a right document is at this rate, or the `k` best where none is."""
+    scoring, attended = attention.scoring, attention.attended
+    version = scoring.view.version
+    levels, is_moved = version.tuning.inclusion, request.memory not in (None, version.memory)
+    if levels is None or is_moved or not scoring.plan.calibrated:
+        raise InvalidRequest(
+            f"coverage is {rate:g}, but no list was calibrated for this search: a training on "
+            f"examples does it, for the defaults of attend, pool, scorer, temperature, lexical and "
+            f"memory. Train first (attend train), leave these options out, or leave out coverage.",
+            field="coverage",
+        )
+    level = math.ceil(round(100 * (rate - LEAST_COVERAGE), 6))  # between two, the next
+    needed = most = min(request.most, len(attended.documents))
+    covers = level < len(levels)
+    if covers:
+        needed = int(np.count_nonzero(inclusion(attended.scores) <= levels[level]))
+    covers, listed = covers and 0 < needed <= most, min(needed, most)
+    coverage = Coverage(rate, covers, listed, request.most)
+    return Listing(np.arange(listed), None, [{} for _ in range(listed)], coverage)
 
 
 def fingerprint(*parts: str | bytes) -> str:
