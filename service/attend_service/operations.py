@@ -403,7 +403,8 @@ def _search_size(search: SearchOptions) -> int:
     count = MAX_ATTEND if search.attend == "all" else search.attend
     size = KEY_BYTES if search.value == KEY else DOCUMENT_BYTES
     read = size * count if reads_all else 0
-    return WEIGHT_BYTES * weighed + read + _listed_size(search.most, size)
+    listed = search.k if search.coverage is None else search.most
+    return WEIGHT_BYTES * weighed + read + _listed_size(listed, size)
 
 
 def _tokens_size(search: SearchOptions) -> int:
