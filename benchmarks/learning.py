@@ -115,6 +115,8 @@ def main() -> None:
         sets=given.folder,
     )
     chosen = selected(given.sets, options)
+    if not options.rehearse:
+        ledger.require_commit()
     results = Results(given.out, options.setting())
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.data or Path(temporary)

@@ -194,6 +194,7 @@ def promoted_by_chance(loss: float, questions: int, random: np.random.Generator)
 
     outcomes: dict[selection.Split, selection.Outcome] = {
         "random": outcome(0.1),
+        "unseen": outcome(-loss),
         "new": outcome(-loss),
     }
     criteria = selection.compare_splits(outcomes, share_seen=0.5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -53,6 +54,15 @@ class Reading(NamedTuple):
 
 
 HEADER = ["row", "what", "value", "95 % interval", "day", "revision", "readings"]
+
+
+def require_commit() -> None:
+    """End the program where what would be measured is no commit: nobody could measure it again."""
+    if (commit := revision()).endswith("+"):
+        sys.exit(
+            f"Files differ from the commit {commit[:-1]}, and a reading of a test split names the "
+            f"commit that was measured. Commit them first, or rehearse (--rehearse)."
+        )
 
 
 def append(row: Row, setting: str, path: Path = LEDGER) -> None:

@@ -653,6 +653,8 @@ def main() -> None:
     made.add_argument("--peers", nargs="+", choices=list(PEERS), help="these peers alone")
     made.add_argument("--seed", type=int, default=0)
     given = made.parse_args()
+    if not given.rehearse:
+        ledger.require_commit()
     every = books(given.folder)
     chosen = every.divided(given.seed + 1) if given.rehearse else every
     peers = () if given.no_peers else tuple(given.peers or PEERS)

@@ -41,6 +41,14 @@ def test_a_half_written_line_is_passed_over(tmp_path: Path) -> None:
     assert [reading.row for reading in ledger.readings(path)] == ["a", "c"]
 
 
+def test_only_a_commit_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "revision", lambda: "abc1234")
+    ledger.require_commit()
+    monkeypatch.setattr(ledger, "revision", lambda: "abc1234+")
+    with pytest.raises(SystemExit, match="differ from the commit abc1234, "):
+        ledger.require_commit()
+
+
 def test_a_reading_names_the_commit_that_was_measured() -> None:
     head = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ledger.ROOT, capture_output=True, text=True
