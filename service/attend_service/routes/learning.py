@@ -33,7 +33,7 @@ JOB = "/v1/jobs/{job}"
 PROJECTIONS = "/v1/collections/{collection}/projections"
 PROJECTION = "/v1/collections/{collection}/projections/{version}"
 
-HEAD = ("promoted", "reason", "before", "after", "seconds")
+HEAD = ("promoted", "kept", "reason", "before", "after", "seconds")
 """The fields of a report that a list shows; the whole may be long."""
 
 RETRY_SECONDS = 60

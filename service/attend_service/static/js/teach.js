@@ -157,12 +157,13 @@ async function versions() {
 
 function version(each, active) {
   const isActive = each.version === active;
-  const promote = () => change(() => post(path("projections", each.version, "activate")));
+  const kept = each.report.kept === true;
+  const promote = () => change(() => post(path("projections", each.version, "activate"), { force: kept }));
   return h(
     "li",
     {},
     h("div", {}, h("strong", {}, `Version ${each.version}`), ` ${versionName(each).split(", ")[1]}`, h("br"), h("span", { class: "quiet" }, new Date(each.created).toLocaleString())),
-    isActive ? h("span", { class: "chip" }, "in use") : h("button", { type: "button", on: { click: promote } }, "Promote"),
+    isActive ? h("span", { class: "chip" }, "in use") : h("button", { type: "button", on: { click: promote } }, kept ? "Use it all the same" : "Promote"),
   );
 }
 
@@ -196,7 +197,7 @@ function next({ promoted, version }) {
   const label = h("button", { type: "button", on: { click: () => field("q").focus() } }, "Label more queries");
   const compare = version === null ? null : h("a", { class: "button", href: addressOf("/compare", { collection, after: version }) }, "Compare the versions");
   const search = promoted ? h("a", { class: "button", href: addressOf("/search", { collection, q: field("q").value }) }, "Search with it") : null;
-  const hint = promoted || version !== null ? null : h("p", { class: "quiet" }, "Searches answer as before. To look at what was learned all the same, train once more without the test above: the version is then stored, and you can compare it.");
+  const hint = promoted ? null : h("p", { class: "quiet" }, "Searches answer as before. What was learned is kept until the next training: you can compare it, and use it all the same.");
   return h("div", {}, hint, h("div", { class: "row" }, promoted ? null : label, search, compare));
 }
 
