@@ -25,7 +25,6 @@ from attend.learning.ranking_model import RECIPE, Candidates, QuestionFold, Rank
 from attend.learning.selection import LEAST_GAIN, PART_COST, Judged, Split
 from attend.learning.task import (
     FEWEST_QUESTIONS,
-    Look,
     NewVersion,
     NothingToLearn,
     Progress,
@@ -472,7 +471,9 @@ def compare_encoders(
         for split in fold.splits
     ]
     outcomes = selection.outcomes_of(*zip(*rows, strict=True))
-    look = Look(len(np.unique(trainer.groups)))
+    tried = f"encoder {after.settings.encoder}"
+    look = task.look(len(np.unique(trainer.groups)), tried)
+    before.store.put_settings(task.counted(look, tried))
     return selection.decide(
         selection.compare_splits(
             outcomes,

@@ -33,8 +33,8 @@ STAGES: Mapping[str, tuple[float, float]] = {
 """About which part of the whole each stage takes."""
 
 LOOKS = "promotion_looks/{}/{}"
-"""The setting with the looks that counted against a role's version, by objective: the groups of
-units of each."""
+"""The setting with the looks that counted against a role's version, by what was tried: the groups
+of units of each."""
 
 SIGNIFICANCE = 0.05
 """The chance of a promotion without a gain, and of one with a larger loss than is tolerated, over
@@ -184,7 +184,7 @@ class Task:
         active: the version that answers in that role as the training begins: what the new one has
             to be better than. The untrained one has the number 0.
         chosen: the choices by which it was trained.
-        looks: those that counted against it, by objective.
+        looks: those that counted against it, by the kind of what was tried.
         unpromoted: the version that the training before has not promoted; None without one.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
@@ -214,11 +214,15 @@ class Task:
         self.chosen: Mapping[str, Any] = self.active.report.get("chosen") or {}
         self.looks = self._stored_looks()
 
-    def look(self, groups: int) -> Look:
-        """Return this training's look at so many groups of held-out units."""
-        return Look.after(self.looks.get(self.request.objective, ()), groups)
+    def look(self, groups: int, kind: str | None = None) -> Look:
+        """Return this training's look at so many groups of held-out units.
 
-    def counted(self, look: Look) -> dict[str, Json]:
+        Args:
+            kind: of what is tried; the objective if None. Each has looks of its own.
+        """
+        return Look.after(self.looks.get(kind or self.request.objective, ()), groups)
+
+    def counted(self, look: Look, kind: str | None = None) -> dict[str, Json]:
         """Return the settings that count a look, where it counts.
 
         Raises:
@@ -228,9 +232,9 @@ class Task:
             return {}
         if self._stored_looks() != self.looks:
             raise Conflict("Another training was judged by the same data meanwhile.")
-        objective = self.request.objective
-        looks = [*self.looks.get(objective, ()), look.groups]
-        return {LOOKS.format(self.role, self.active.version): {**self.looks, objective: looks}}
+        kind = kind or self.request.objective
+        looks = [*self.looks.get(kind, ()), look.groups]
+        return {LOOKS.format(self.role, self.active.version): {**self.looks, kind: looks}}
 
     def _stored_looks(self) -> dict[str, list[int]]:
         name = LOOKS.format(self.role, self.active.version)
