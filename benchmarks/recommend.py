@@ -8,6 +8,7 @@ on a part of the training interactions. The test split is touched once, at the e
 from __future__ import annotations
 
 import argparse
+import csv
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,13 +37,13 @@ from common import (
     timed,
     upsert,
 )
-from recommend_ratings import ITEMS, QUICK_RATINGS, QUICK_USERS, RATINGS, USERS, World, simulated
 from recommend_ratings import PEERS as RATING_PEERS
 from recommend_ratings import rows as ratings
 from scale import grown, real
 from scipy import sparse
 
 from attend import Collection, Data
+from attend.core.liking import is_liked
 from attend.core.types import Int64
 from attend.learning import train
 from attend.learning.data import histories_of
@@ -70,6 +71,7 @@ class Books(NamedTuple):
         train, test: who read what before and after.
         cold: ids to be withheld.
         titles: by id.
+        liked_from: the number from which on an interaction is a like.
     """
 
     documents: Sequence[dict[str, str]]
@@ -77,21 +79,29 @@ class Books(NamedTuple):
     test: Sequence[Interaction]
     cold: Sequence[str]
     titles: Mapping[str, str] = {}
+    liked_from: float | None = None
 
     def warm(self) -> Books:
         """As if nobody had met the withheld books before the test."""
         cold = set(self.cold)
         return self._replace(train=[each for each in self.train if each.document not in cold])
 
-    def divided(self, seed: int) -> Books:
-        """A part of each user's training interactions in the place of the test."""
+    def likes(self) -> list[Interaction]:
+        """The training interactions with what users liked."""
+        return [each for each in self.train if is_liked(each.value, self.liked_from)]
+
+    def divided(self, seed: int, by_time: bool = False) -> Books:
+        """A part of each user's training interactions in the place of the test; the latest."""
         random, by_user = np.random.default_rng(seed), dict[str, list[Interaction]]()
         for each in self.train:
             by_user.setdefault(each.user, []).append(each)
         before, after = list[Interaction](), list[Interaction]()
         for met in by_user.values():
             count = max(1, round(HELD_OUT * len(met))) if len(met) >= 3 else 0
-            out = set(random.permutation(len(met))[:count].tolist())
+            order = random.permutation(len(met)).tolist()
+            if by_time:
+                order.sort(key=lambda at, met=met: -met[at].time)
+            out = set(order[:count])
             for at, each in enumerate(met):
                 (after if at in out else before).append(each)
         return self._replace(train=before, test=after)
@@ -114,7 +124,7 @@ class Bench(NamedTuple):
 
     def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
         """Who is judged: all users, or some when quick."""
-        found = protocol_of(given.test, given.train, cold)
+        found = protocol_of(given.test, given.train, cold, given.liked_from)
         if not self.options.quick:
             return found
         users = sorted(found.relevant)
@@ -162,11 +172,17 @@ def popularity(met: Any) -> Int64:
     return _top(met, lambda part: np.tile(counts, (part.shape[0], 1)))
 
 
-def ease(met: Any, weight: float) -> Int64:
+def ease(met: Any, weight: float, seen: Any = None) -> Int64:
     """Steck 2019, "Embarrassingly shallow autoencoders": B = I − P / diag(P), where P is the
-    inverse of X'X + λI."""
-    items = _regressed((met.T @ met).toarray(), weight)
-    return _top(met, lambda part: part @ items)
+    inverse of X'X + λI; of few users by that of XX' + λI (Woodbury)."""
+    users, documents = met.shape
+    if documents <= users:
+        items = _regressed((met.T @ met).toarray(), weight)
+        return _top(met, lambda part: part @ items, seen=seen)
+    kernel = (met @ met.T).toarray() + weight * np.eye(users)
+    half = np.linalg.solve(kernel, met.toarray().astype(np.float64))
+    diagonal = 1 - met.multiply(half).sum(axis=0)
+    return _top(met, lambda part: part - (part - part @ met.T @ half) / diagonal, seen=seen)
 
 
 def cease(met: Any, words: Any, weight: float, side: float) -> Int64:
@@ -204,12 +220,14 @@ def _regressed(gram: Any, weight: float) -> Any:
     return items
 
 
-def _top(met: Any, score: Callable[[Any], Any], among: Any = None, step: int = 1024) -> Int64:
+def _top(
+    met: Any, score: Callable[[Any], Any], among: Any = None, step: int = 1024, seen: Any = None
+) -> Int64:
     found = []
     for at in range(0, met.shape[0], step):
         part = met[at : at + step]
         scores = np.array(score(part), dtype=np.float64)
-        scores[part.nonzero()] = -np.inf
+        scores[(part if seen is None else seen[at : at + step]).nonzero()] = -np.inf
         if among is not None:
             scores[:, ~among] = -np.inf
         found.append(np.argsort(-scores, axis=1, kind="stable")[:, :CUT])
@@ -283,8 +301,6 @@ PEERS: Mapping[str, Peer] = {
     ),
 }
 
-FILM_PEERS = ("ease", "cease")
-
 WITHHELD: Mapping[str, tuple[Peer, Mapping[str, Any]]] = {
     "tfidf": (PEERS["tfidf"], {}),
     "lifted": (Peer(lifted, reads=True), {"weight": 100.0, "ridge": 1.0, "likeness": 0.02}),
@@ -303,7 +319,9 @@ class Contest:
     """Peers that learn from the same books and are judged by the same protocol.
 
     Attributes:
-        met: the training interactions, a sparse matrix of ones (u, n) of `users` and `documents`.
+        met: what users liked of the training interactions, a sparse matrix of ones (u, n) of
+            `users` and `documents`.
+        seen: all training interactions, which nobody is recommended.
     """
 
     def __init__(self, given: Books, protocol: Protocol) -> None:
@@ -313,8 +331,13 @@ class Contest:
         rows, columns = (
             {name: at for at, name in enumerate(side)} for side in (self.users, self.documents)
         )
-        places = np.array([(rows[each.user], columns[each.document]) for each in given.train])
-        self.met = histories_of(places[:, 0], places[:, 1], (len(rows), len(columns)))
+
+        def matrix(interactions: Sequence[Interaction]) -> Any:
+            row = np.array([rows[each.user] for each in interactions])
+            column = np.array([columns[each.document] for each in interactions])
+            return histories_of(row, column, (len(rows), len(columns)))
+
+        self.met, self.seen = matrix(given.likes()), matrix(given.train)
 
     @cached_property
     def words(self) -> Any:
@@ -329,6 +352,8 @@ class Contest:
     ) -> TopNEvaluation:
         """What is listed with these settings; `among` these documents, for a peer that can."""
         options: dict[str, Any] = {"words": self.words} if peer.reads else {}
+        if self.seen.nnz > self.met.nnz:
+            options["seen"] = self.seen
         if among is not None:
             options["among"] = np.isin(self.documents, among)
         found = peer.fit(self.met, **options, **chosen).tolist()
@@ -340,13 +365,13 @@ class Contest:
         return evaluate(self.protocol, lambda user, _: lists[user], catalogue)
 
 
-def _tuned(bench: Bench, given: Books) -> dict[str, Mapping[str, Any]]:
+def _tuned(bench: Bench, given: Books, by_time: bool) -> dict[str, Mapping[str, Any]]:
     """The settings of each peer that are best on a part of the training interactions."""
     if bench.options.quick:
         quick = {name: peer.quick for name, peer in PEERS.items() if name in bench.peers}
         return {name: chosen for name, chosen in quick.items() if chosen is not None}
-    part = given.divided(bench.options.seed + 2)
-    contest = Contest(part, protocol_of(part.test, part.train))
+    part = given.divided(bench.options.seed + 2, by_time)
+    contest = Contest(part, protocol_of(part.test, part.train, None, part.liked_from))
     found = dict[str, Mapping[str, Any]]()
     for name in bench.peers:
         judged = [
@@ -364,12 +389,13 @@ def _beside(
     name: str,
     ours: TopNEvaluation,
     wanted: Callable[[Row, float], Row],
+    by_time: bool = False,
 ) -> Iterator[Row]:
     """Peers on the same histories, and the paired differences in nDCG from them."""
     if not bench.peers:
         return
     contest = Contest(given, bench.protocol(given))
-    for other, chosen in _tuned(bench, given).items():
+    for other, chosen in _tuned(bench, given, by_time).items():
         theirs = contest.evaluated(PEERS[other], chosen)
         yield from _figures(f"{name}.{other}", f"{name}: {other}", theirs, _said(chosen))
         users = list(ours.by_user)
@@ -385,55 +411,51 @@ def _said(chosen: Mapping[str, Any]) -> str:
 # -- films ----------------------------------------------------------------------------------------
 
 
-CHOOSING, JUDGING = 10, 11
-"""Seeds of the worlds of a rehearsal and of the test."""
+FILM_PEERS = ("ease",)
 
-TASTE = World(pull=2.5)
-"""Taste decides more of what is rated than among the books there: EASE is then about twice as good
-as popularity, as it is on MovieLens."""
-
-GENRES = (
-    *("Drama", "Comedy", "Thriller", "Action", "Romance", "Adventure", "Children", "Crime"),
-    *("Science Fiction", "Horror", "War", "Mystery", "Musical", "Documentary", "Animation"),
-    *("Western", "Film Noir", "Fantasy"),
-)
-"""Those that most films have first."""
+FILM_PROTOCOLS = tuple(product((False, True), ("random", "time")))
+"""Without and with numbers, of which likes alone count; a fifth of each user's withheld at random,
+or the latest."""
 
 
-def films_of(titles: Sequence[str], seed: int, quick: bool) -> Books:
-    """Films, who met which, and a fifth of each user's as the test."""
-    random = np.random.default_rng(seed)
-    # One to three of each, some far oftener than others: (n, g) ones where a film has a genre.
-    likely = np.log(1 / np.arange(1, len(GENRES) + 1)) + random.gumbel(size=(ITEMS, len(GENRES)))
-    places = np.argsort(np.argsort(-likely, axis=1), axis=1)
-    counts = random.integers(1, 4, ITEMS)
-    genres = (places < counts[:, None]).astype(np.float32)
-    users, count = (QUICK_USERS, QUICK_RATINGS) if quick else (USERS, RATINGS)
-    rated = simulated(genres, users=users, ratings=count, seed=seed, world=TASTE)
-    names = random.choice(np.array(titles), ITEMS)
-    documents = [
-        {"id": str(place), "text": f"{name}\n{', '.join(np.array(GENRES)[row > 0])}"}
-        for place, (name, row) in enumerate(zip(names, genres, strict=True))
-    ]
-    met = [
-        Interaction(f"u{user}", str(film))
-        for user, film in zip(rated.users.tolist(), rated.items.tolist(), strict=True)
-    ]
-    every = Books(documents, met, [], [], {each["id"]: each["text"] for each in documents})
-    return every.divided(seed)
+def films_of(folder: Path, by_time: bool, has_numbers: bool, seed: int) -> Books:
+    """Films with titles and genres, and a fifth of each user's interactions as the test."""
+    path = data_set(folder, "films")
+    with (path / "movies.csv").open(encoding="utf-8", newline="") as lines:
+        documents = [
+            {"id": row["movieId"], "text": f"{row['title']}\n{row['genres'].replace('|', ', ')}"}
+            for row in csv.DictReader(lines)
+        ]
+    with (path / "ratings.csv").open(encoding="utf-8", newline="") as lines:
+        rated = [
+            Interaction(
+                row["userId"],
+                row["movieId"],
+                float(row["rating"]) if has_numbers else None,
+                float(row["timestamp"]),
+            )
+            for row in csv.DictReader(lines)
+        ]
+    return Books(documents, rated, [], []).divided(seed, by_time)
 
 
 def films(bench: Bench) -> Iterator[Row]:
-    """Films with titles and genres, beside those that take as much."""
-    world = CHOOSING if bench.options.rehearse else JUDGING
-    given = films_of(list(bench.books.titles.values()), world, bench.options.quick)
-    collection = collection_of(bench.data, "films", given)
-    report = bench.trained(collection)
-    ours = _evaluated(collection, bench.protocol(given))
-    what = "films of titles and genres, learned"
-    yield from _figures("films", what, ours, _choice(report))
-    few = bench._replace(peers=[name for name in FILM_PEERS if name in bench.peers])
-    yield from _beside(few, given, "films", ours, not_behind)
+    """Films with titles and genres, beside EASE, which is tuned by the same protocol."""
+    for has_numbers, split in FILM_PROTOCOLS:
+        by_time = split == "time"
+        given = films_of(bench.options.folder, by_time, has_numbers, bench.options.seed)
+        if bench.options.rehearse:
+            given = given.divided(bench.options.seed + 1, by_time)
+        name = f"films.{'liked.' if has_numbers else ''}{split}"
+        collection = collection_of(bench.data, name.replace(".", "-"), given)
+        report = bench.trained(collection)
+        given = given._replace(liked_from=collection.store.liking().liked_from)
+        ours = _evaluated(collection, bench.protocol(given))
+        row = Row(f"{name}.seconds", "seconds of training", report["seconds"], note=_choice(report))
+        yield row
+        yield from _figures(name, f"{name}, learned", ours, _choice(report))
+        few = bench._replace(peers=[peer for peer in FILM_PEERS if peer in bench.peers])
+        yield from _beside(few, given, name, ours, not_behind, by_time)
 
 
 # -- goodbooks ------------------------------------------------------------------------------------
@@ -469,8 +491,12 @@ def _choice(report: Mapping[str, Any]) -> str:
 
 
 def _evaluated(collection: Collection, protocol: Protocol, **options: Any) -> TopNEvaluation:
+    liked_from = collection.store.liking().liked_from
+
     def recommend(user: str, met: Sequence[Any]) -> list[str]:
-        history = [{"id": each.document} for each in met]
+        history = [
+            {"id": each.document, "weight": float(is_liked(each.value, liked_from))} for each in met
+        ]
         return [hit.id for hit in collection.recommend(history=history, k=CUT, **options).hits]
 
     ranked = protocol.candidates

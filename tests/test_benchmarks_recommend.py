@@ -18,14 +18,14 @@ from attend.store import Interaction
 from tests.index.drawn import sparse_of
 
 
-def drawn(seed: int):
-    met = np.random.default_rng(seed).random((60, 25)) < 0.25
+def drawn(seed: int, users: int = 60):
+    met = np.random.default_rng(seed).random((users, 25)) < 0.25
     return sparse_of(met)
 
 
-@pytest.mark.parametrize("weight", [5.0, 50.0])
-def test_ease_is_a_ridge_regression_of_each_item_on_all_others(weight):
-    met = drawn(0)
+@pytest.mark.parametrize(("weight", "users"), [(5.0, 60), (50.0, 60), (5.0, 20)])
+def test_ease_is_a_ridge_regression_of_each_item_on_all_others(weight, users):
+    met = drawn(0, users)
     dense = met.toarray().astype(np.float64)
     items = np.zeros((25, 25))
     for item in range(25):
@@ -123,17 +123,23 @@ def test_ratings_that_judge_are_of_another_seed_than_those_that_chose(monkeypatc
     assert len(chosen.items) != len(judging.items) or (chosen.items != judging.items).any()
 
 
-def test_films_tell_a_title_and_genres_and_each_user_has_a_test():
-    first, again, other = (
-        recommend.films_of(["A Title"], seed, quick=True)
-        for seed in (recommend.JUDGING, recommend.JUDGING, recommend.CHOOSING)
-    )
-    for document in first.documents:
-        title, genres = document["text"].split("\n")
-        assert title == "A Title"
-        assert 1 <= len(set(genres.split(", ")) & set(recommend.GENRES)) <= 3
-    assert first == again
-    assert first.train != other.train
-    assert {each.user for each in first.test} == {each.user for each in first.train}
-    assert not {*first.test} & {*first.train}
-    assert len(first.test) == pytest.approx(0.2 * (len(first.test) + len(first.train)), rel=0.02)
+FILMS = ["movieId,title,genres", *(f"{film},A Title ({film}),Drama|War" for film in range(10))]
+
+
+@pytest.mark.parametrize("has_numbers", [False, True])
+def test_films_are_divided_by_time_and_likes_alone_count(tmp_path, has_numbers):
+    folder = tmp_path / "films"
+    folder.mkdir()
+    (folder / "movies.csv").write_text("\n".join(FILMS))
+    rows = [f"{user},{film},{0.5 + film % 5},{100 - film}" for user in "ab" for film in range(10)]
+    (folder / "ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *rows]))
+    given = recommend.films_of(tmp_path, True, has_numbers, 0)
+    assert given.documents[3] == {"id": "3", "text": "A Title (3)\nDrama, War"}
+    latest = {(user, film) for user in "ab" for film in "01"}
+    assert {(each.user, each.document) for each in given.test} == latest
+    given = given._replace(liked_from=3.5)
+    contest = recommend.Contest(given, protocol=None)
+    assert contest.seen.sum() == 16
+    assert contest.met.sum() == (8 if has_numbers else 16)
+    listed = recommend.ease(contest.met, 5.0, seen=contest.seen)
+    assert {*map(int, listed[0][:2])} == {0, 1}

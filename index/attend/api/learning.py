@@ -49,7 +49,9 @@ class TrainRequest(Request):
     value: str | None = Field(None, max_length=256)
     """With answers: a field of the value, else all of it."""
     share_seen: float = Field(0.5, ge=0, le=1)
-    """Of queries in use, those about documents in the examples."""
+    """Of queries in use, those about documents in the examples. Of the next interactions, those
+    with documents that somebody interacted with before: read from the stored ones where a request
+    leaves it out."""
     dimensions: int | None = Field(None, ge=1, le=65_536)
     """Width of projected keys; that of embeddings if absent."""
     heads: int | None = Field(None, ge=1, le=1)

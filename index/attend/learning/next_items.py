@@ -30,7 +30,7 @@ from scipy import linalg, sparse
 
 from attend.core.arrays import top
 from attend.core.errors import InvalidRequest
-from attend.core.types import Float32, Float64, Int64
+from attend.core.types import Float32, Float64, Floats, Int64
 from attend.engines.engine import StoredCollection
 from attend.learning.data import Memory, Sparse, lengths
 from attend.learning.fit import Fitted, Recipe, Residual, Watch, descend, unlearned
@@ -302,13 +302,28 @@ class ClosedForm(NamedTuple):
     Attributes:
         ridge: λ, as a multiple of the mean number of interactions of a document.
         words: α, as such a multiple; 0 leaves words out.
+        dropout: the share p of all interactions that a regression does without: λ is larger by
+            p / (1 − p) of the interactions of each document (Steck 2020, "Autoencoders that don't
+            overfit towards the identity").
+        slack: ξ, the largest weight of a document for itself, which takes part in the regression
+            but not in the result (Moon, Kim and Lee 2023, "It's enough: relaxing diagonal
+            constraints in linear autoencoders").
     """
 
     ridge: float
-    words: float
+    words: float = 0.0
+    dropout: float = 0.0
+    slack: float = 0.0
 
 
-def item_weights(histories: Sparse, words: Sparse, form: ClosedForm) -> Sparse:
+def mean_count(histories: Sparse) -> float:
+    """Return the mean number of interactions of a document that has any."""
+    return float(histories.nnz / max(1, len(np.unique(histories.indices))))
+
+
+def item_weights(
+    histories: Sparse, words: Sparse, form: ClosedForm, mean: float | None = None
+) -> Sparse:
     """Return the weight of each document (row) for each document (column), sparse (n, n).
 
     Each row has its largest weights by size, `COVERED` of their squares; all others are zero.
@@ -316,6 +331,8 @@ def item_weights(histories: Sparse, words: Sparse, form: ClosedForm) -> Sparse:
     Args:
         histories: sparse ones (u, n).
         words: sparse (n, t), rows of length one or zero.
+        mean: the interactions of a document that the form counts in; the `mean_count` of these
+            histories if None.
 
     >>> histories = sparse.csr_array(np.array([[1, 1, 0], [1, 1, 0], [0, 1, 1]]))
     >>> weights = item_weights(histories, sparse.csr_array((3, 0)), ClosedForm(1.0, 0.0))
@@ -326,6 +343,8 @@ def item_weights(histories: Sparse, words: Sparse, form: ClosedForm) -> Sparse:
     counts = np.bincount(histories.indices, minlength=size)
     order = np.argsort(-counts, kind="stable")[:MOST_ITEMS]
     warm, others = (np.sort(order[part]) for part in (counts[order] > 0, counts[order] == 0))
+    mean = mean_count(histories) if mean is None else mean
+    form = form._replace(ridge=form.ridge * mean, words=form.words * mean)
     model = _Weights(histories[:, warm], words, warm, others, form)
     rows, columns, values = zip(*model.entries(), strict=True)
     cells = np.concatenate(rows), np.concatenate(columns)
@@ -334,31 +353,43 @@ def item_weights(histories: Sparse, words: Sparse, form: ClosedForm) -> Sparse:
     return weights
 
 
-def _precision(
-    stacked: Sparse, ridge: float, exact: bool
-) -> tuple[Float64, Callable[[Float64], Float64]]:
-    """Return the diagonal of P (k,), and a function that multiplies rows (b, k) by P.
+def _precision(stacked: Sparse, ridge: Float64) -> tuple[Float64, Callable[[Any], Floats]]:
+    """Return the diagonal of P (k,), and a function that multiplies rows (b, k), which may be
+    sparse, by P. What is multiplied is of float32, what is inverted is not.
 
-    P is the inverse of a Gram matrix; or, of the directions of most variance (Halko, Martinsson and
-    Tropp 2011), λ P = I − V E Vᵀ with E = σ² / (σ² + λ).
+    P is the inverse of a Gram matrix with a ridge (k,); √ridge P √ridge = I − V Vᵀ, and where
+    there are few users, V is exact (Woodbury). Else it is of the directions of most variance
+    (Halko, Martinsson and Tropp 2011), each by the root of σ² / (σ² + 1).
     """
-    if exact:
+    users, size = stacked.shape
+    if size <= min(users, MOST_EXACT):
         gram = (stacked.T @ stacked).toarray().astype(np.float64)
         gram[np.diag_indices_from(gram)] += ridge
         factor = linalg.cho_factor(gram, overwrite_a=True)
-        inverse: Float64 = linalg.cho_solve(factor, np.eye(len(gram)), overwrite_b=True)
-        return np.diag(inverse).copy(), lambda rows: np.asarray(rows @ inverse)
-    from sklearn.utils.extmath import randomized_svd  # here: a second to import
+        inverse: Float64 = linalg.cho_solve(factor, np.eye(size), overwrite_b=True)
+        single = inverse.astype(np.float32)
+        return np.diag(inverse).copy(), lambda rows: np.asarray(rows @ single)
+    root = 1 / np.sqrt(ridge)
+    scaled = (stacked @ sparse.diags_array(root)).tocsr()
+    if users * size <= MOST_EXACT**2:
+        kernel = (scaled @ scaled.T).toarray() + np.eye(users)
+        lower = linalg.cholesky(kernel, lower=True, overwrite_a=True)
+        directions = linalg.solve_triangular(lower, scaled.toarray(), lower=True)  # (r, k)
+    else:
+        from sklearn.utils.extmath import randomized_svd  # here: a second to import
 
-    rank = min(RANK, *stacked.shape)
-    _, values, right = randomized_svd(stacked, rank, n_iter=PASSES, random_state=0)
-    directions, shares = np.ascontiguousarray(right.T), values**2 / (values**2 + ridge)
+        rank = min(RANK, users, size)
+        _, values, right = randomized_svd(scaled, rank, n_iter=PASSES, random_state=0)
+        directions = (values / np.sqrt(values**2 + 1))[:, None] * right
 
-    def times(rows: Float64) -> Float64:
-        inside = ((rows @ directions) * shares) @ directions.T
-        return np.asarray((rows - inside) / ridge)
+    diagonal = (1 - (directions**2).sum(axis=0)) * root**2
+    scale, single = sparse.diags_array(root.astype(np.float32)), directions.astype(np.float32)
 
-    return (1 - (directions**2) @ shares) / ridge, times
+    def times(rows: Any) -> Floats:
+        inside = rows @ scale
+        return np.asarray((inside - (inside @ single.T) @ single) @ scale)
+
+    return diagonal, times
 
 
 class _Weights:
@@ -367,25 +398,38 @@ class _Weights:
     def __init__(
         self, histories: Sparse, words: Sparse, warm: Int64, others: Int64, form: ClosedForm
     ) -> None:
+        """Args: form: in interactions."""
         self._warm, self._others = warm, others
+        words = words.astype(np.float32)
         self._words, self._new_words = words[warm], words[others]
-        mean = histories.nnz / max(1, len(warm))
+        counts = np.asarray(histories.sum(axis=0), dtype=np.float64)
         stacked = histories
         if form.words and words.shape[1]:
-            side = np.sqrt(form.words * mean) * self._words.T
-            stacked = sparse.vstack([histories, side]).tocsr()
-        exact = len(warm) <= MOST_EXACT
-        self._diagonal, self._inverted = _precision(stacked, form.ridge * mean, exact)
+            stacked = sparse.vstack([histories, np.sqrt(form.words) * self._words.T]).tocsr()
+        ridge = form.ridge + form.dropout / (1 - form.dropout) * counts
+        diagonal, self._inverted = _precision(stacked, ridge)
+        scale = np.maximum(ridge, (1 - form.slack) / diagonal)
+        self._scale = scale.astype(np.float32)
+        # One less what a document says of itself, which is left out.
+        self._rest = (diagonal * scale).astype(np.float32)
         # S (SᵀS + ρI)⁻¹ = (SSᵀ + ρI)⁻¹ S: the smaller one of both is inverted.
         self._by_kernel = len(warm) < words.shape[1]
         side = self._words if self._by_kernel else self._words.T.tocsr()  # (k, t) or (t, k)
-        gram = (side @ side.T).toarray()
+        gram = (side @ side.T).toarray().astype(np.float64)
         gram[np.diag_indices_from(gram)] += WORD_RIDGE
         self._regression = linalg.cho_factor(gram) if gram.size and len(others) else None
-        self._level = 1.0
-        self._level = self._level_of(np.asarray(histories.sum(axis=0), dtype=np.float64))
+        self._level, self._lift = 1.0, np.empty((0, 0))
+        if self._regression is not None:
+            # The regression's weights for what others have, or for all words if these are fewer.
+            new = (side if self._by_kernel else sparse.eye_array(len(gram))) @ self._new_words.T
+            self._to_new = new.tocsr()
+            self._direct = len(others) <= len(gram)
+            target = self._to_new.toarray() if self._direct else np.eye(len(gram))
+            self._lift = linalg.cho_solve(self._regression, target, overwrite_b=True)
+            self._lift = self._lift.astype(np.float32)
+            self._level = self._level_of(counts)
 
-    def entries(self) -> Iterator[tuple[Int64, Int64, Float64]]:
+    def entries(self) -> Iterator[tuple[Int64, Int64, Floats]]:
         """Yield rows, columns and values of a block's largest weights."""
         count = self._count()
         for members, is_known in ((self._warm, True), (self._others, False)):
@@ -393,8 +437,7 @@ class _Weights:
                 places = np.arange(start, min(start + BLOCK_ROWS, len(members)))
                 to_known, to_others = self._block(places, is_known)
                 rows = members[places]
-                if not is_known:
-                    to_others[np.arange(len(places)), places] = 0
+                (to_known if is_known else to_others)[np.arange(len(places)), places] = 0
                 yield _largest(to_known, rows, self._warm, count)
                 yield _largest(to_others, rows, self._others, ENTRIES)
 
@@ -418,22 +461,18 @@ class _Weights:
         Args:
             counts: (k,) interactions of each document.
         """
-        if self._regression is None:
-            return 1.0
         histories = counts[None]  # the sum over all users, as weights add up
         to_known = self._times(histories)
         to_others = self._to_others(to_known, np.asarray(histories @ self._words))
         expected, level = float(to_known.mean()), float(to_others.mean())
         return min(1.0, max(0.0, expected) / level) if level > 0 else 1.0
 
-    def _block(self, places: Int64, is_known: bool) -> tuple[Float64, Float64]:
+    def _block(self, places: Int64, is_known: bool) -> tuple[Floats, Floats]:
         """Return the weights of some documents for those with interactions, and for the others."""
         size = len(self._warm)
         words = (self._words if is_known else self._new_words)[places]  # (b, t)
         if is_known:
-            rows = np.zeros((len(places), size))
-            rows[np.arange(len(places)), places] = 1
-            to_known = self._times(rows)
+            to_known = self._times(sparse.eye_array(size, dtype=np.float32, format="csr")[places])
         elif self._regression is None:
             to_known = np.zeros((len(places), size))
         else:
@@ -443,22 +482,21 @@ class _Weights:
             return to_known, np.zeros((len(places), len(self._others)))
         return to_known, self._to_others(to_known, words.toarray())
 
-    def _to_others(self, to_known: Float64, words: Float64) -> Float64:
+    def _to_others(self, to_known: Floats, words: Floats) -> Floats:
         """Return the weights for documents without interactions, by those for others (b, k) and by
         words (b, t)."""
-        # The words (b, t) that weights (b, k) regress to: weights S (SᵀS + ρI)⁻¹.
-        if self._by_kernel:
-            regressed = linalg.cho_solve(self._regression, to_known.T).T @ self._words
-        else:
-            regressed = linalg.cho_solve(self._regression, (to_known @ self._words).T).T
-        by_word = regressed + LIKENESS * words
-        return np.asarray(self._level * UNSHRUNK * by_word @ self._new_words.T)
+        regressed = (to_known if self._by_kernel else to_known @ self._words) @ self._lift
+        if not self._direct:
+            regressed = regressed @ self._to_new
+        by_word = LIKENESS * (words @ self._new_words.T)
+        return np.asarray(self._level * UNSHRUNK * (regressed + by_word))
 
-    def _times(self, rows: Float64) -> Float64:
-        """Return rows @ B."""
-        return rows - self._inverted(rows) / self._diagonal
+    def _times(self, rows: Any) -> Floats:
+        """Return rows @ B; rows may be sparse."""
+        outside = rows @ sparse.diags_array(self._rest)
+        return np.asarray(outside - self._inverted(rows) * self._scale)
 
-    def _shares(self, words: Sparse, likeness: Float64) -> Float64:
+    def _shares(self, words: Sparse, likeness: Floats) -> Floats:
         """Return the documents (b, k) that words (b, t) regress to: words (SᵀS + ρI)⁻¹ Sᵀ."""
         if self._by_kernel:
             return np.asarray(linalg.cho_solve(self._regression, likeness.T).T)
@@ -466,8 +504,8 @@ class _Weights:
 
 
 def _largest(
-    weights: Float64, rows: Int64, columns: Int64, count: int
-) -> tuple[Int64, Int64, Float64]:
+    weights: Floats, rows: Int64, columns: Int64, count: int
+) -> tuple[Int64, Int64, Floats]:
     """Return the entries of each row (b, c) that are largest by size, without zeros."""
     if not weights.size:
         return rows[:0], columns[:0], np.empty(0)

@@ -45,6 +45,34 @@ def test_each_document_is_a_ridge_regression_on_all_others(form):
     np.testing.assert_allclose(weights[:KNOWN, :KNOWN], expected, atol=1e-6)
 
 
+def inverse_of(met, words, form: ClosedForm, mean: float) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse of the Gram matrix of the documents with interactions, and its ridge."""
+    counts = met.toarray()[:, :KNOWN].sum(axis=0)
+    side = np.sqrt(form.words * mean) * words.toarray()[:KNOWN].T
+    rows = np.vstack([met.toarray()[:, :KNOWN], side]).astype(np.float64)
+    ridge = form.ridge * mean + form.dropout / (1 - form.dropout) * counts
+    return np.linalg.inv(rows.T @ rows + np.diag(ridge)), ridge
+
+
+@pytest.mark.parametrize("users", [50, 12])
+@pytest.mark.parametrize("is_slack", [False, True])
+def test_dropout_is_a_ridge_by_interactions_and_slack_relaxes_the_diagonal(users, is_slack):
+    """Also where there are fewer users than documents, and that side is inverted."""
+    met, words = drawn()
+    dense = met.toarray()[:users]
+    dense[0, :KNOWN] = 1  # every document has an interaction, also of few users
+    met = sparse_of(dense)
+    form = ClosedForm(0.3, 0.5, dropout=0.4)
+    inverse, ridge = inverse_of(met, words, form, mean=3.0)
+    itself = 1 - ridge * np.diag(inverse)
+    slack = float(np.median(itself)) if is_slack else 0.0
+    form = form._replace(slack=slack)
+    expected = -inverse * np.where(itself <= slack, ridge, (1 - slack) / np.diag(inverse))
+    np.fill_diagonal(expected, 0)
+    weights = item_weights(met, words, form, mean=3.0).toarray()[:KNOWN, :KNOWN]
+    np.testing.assert_allclose(weights, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("count", [WORDS, 2 * KNOWN])
 def test_documents_without_interactions_have_what_their_words_predict(count):
     met, words = drawn(count=count)

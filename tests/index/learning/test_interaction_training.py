@@ -9,13 +9,17 @@ from attend.core.errors import InvalidRequest
 from attend.learning import Cancelled, interactions, train
 from attend.learning.data import without
 from attend.learning.interactions import (
+    FORMS,
+    STRENGTH,
     HistoryRanker,
     InteractionsTrainer,
     NextItemsChoice,
     history_folds,
     history_weights,
     read_histories,
+    read_share_seen,
 )
+from attend.learning.next_items import item_weights, mean_count
 from attend.store import Interaction
 from attend.write.feedback import add_interactions
 from tests.index.drawn import communities, sparse_of
@@ -132,6 +136,30 @@ def test_where_interactions_have_times_the_latest_ones_judge(planted):
     assert earliest == [each.document for each in sorted(stored, key=lambda i: i.time)[:5]]
 
 
+def test_the_share_of_known_documents_is_read_from_times_or_counts(planted):
+    """Of the latest tenth, those with documents that earlier interactions have; without times the
+    documents that one user alone has are what the next interaction is new with."""
+    histories = sparse_of(np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0]]))
+    times = np.arange(9.0)
+    times[7] = 20  # the last user's first document, which others have
+    assert read_share_seen(histories, times) == (1.0, "times")
+    times[6] = 30  # the third user's last, which nobody else has
+    assert read_share_seen(histories, times) == (0.0, "times")
+    assert read_share_seen(histories, np.full(9, np.nan)) == (pytest.approx(7 / 9), "counts")
+    collection, met = planted
+    add_interactions(collection, interactions_of(met))
+    assert (np.bincount(met.indices) > 1).all()
+    chosen = [
+        train(collection, objective="interactions", promote=False, **fields)["chosen"]
+        for fields in ({}, {"share_seen": 0.5})
+    ]
+    names = ("share_seen", "share_seen_from")
+    assert [tuple(each[name] for name in names) for each in chosen] == [
+        (1.0, "counts"),
+        (0.5, "request"),
+    ]
+
+
 LEARNED = NextItemsChoice("near the text")
 
 
@@ -161,6 +189,12 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
     objective, (mixture, items) = trained[-1]
     memory = objective.memory
     assert (items is None) == (form is None)
+    if form is not None:  # with the ridge of what was judged, which has fewer interactions
+        mean = mean_count(objective.folds[0].training)
+        assert mean < mean_count(met)
+        words = sparse_of(np.zeros((30, 0)))
+        expected = STRENGTH * item_weights(met, words, FORMS[form], mean)
+        np.testing.assert_allclose(items.toarray(), expected.toarray(), rtol=1e-5, atol=1e-6)
     assert len(mixture.offset_keys)
     assert (mixture.gates != 1).any()
     history = met[[5]]
