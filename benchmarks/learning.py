@@ -27,6 +27,7 @@ from learning_ranking import (
     conala_feedback,
     judgements,
     many_keys,
+    nfcorpus,
     reranked,
     scifact,
     scifact_narrow,
@@ -62,6 +63,7 @@ SECTIONS: Mapping[str, Section] = {
     "lists-nfcorpus": lists("nfcorpus"),
     "lists-scifact": lists("scifact"),
     "lists-banking77": labels,
+    "nfcorpus": nfcorpus,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),
     "scifact-tuned": tuned("scifact"),
@@ -86,6 +88,7 @@ SETS = (
     "nightly",
     "judgements",
     "lists",
+    "nfcorpus",
     "live",
 )
 

@@ -520,6 +520,26 @@ def judgements(bench: Bench) -> Iterator[Row]:
         yield Row("judgements.peak", f"{what}: GB of memory", peak / 1e9).wanted("<=", 1.2)
 
 
+def nfcorpus(bench: Bench) -> Iterator[Row]:
+    """Train on 110,000 real judgements."""
+    given = bench.ranking_set("nfcorpus")
+    with bench.workshop.beir(given) as collection:
+        taught(collection, given.train)
+        contest = _untrained(collection, given)
+        yield contest.row("nfcorpus.frozen", "NFCorpus, frozen", "frozen")
+        yield contest.row("nfcorpus.hybrid", "NFCorpus, hybrid untrained", "hybrid")
+        report, seconds, peak = trained_apart(collection)
+        contest.search("trained")
+        row = contest.row("nfcorpus.trained", "NFCorpus, trained", "trained").wanted(">=", 0.445)
+        chosen = ", ".join(f"{name} {value}" for name, value in report["chosen"].items())
+        yield row._replace(note=f"{'' if report['promoted'] else 'not '}promoted; {chosen}")
+        what = "  unseen documents, held-out training queries"
+        unseen_after = report["views"]["unseen"]["after"]
+        yield Row("nfcorpus.unseen", what, unseen_after).wanted(">=", 0.35)
+        yield Row("nfcorpus.seconds", "  seconds of train", seconds).wanted("<=", 90)
+        yield Row("nfcorpus.peak", "  GB of memory", peak / 1e9).wanted("<=", 1.5)
+
+
 def sentences(texts: Mapping[str, str]) -> dict[str, str]:
     """Return a sentence of each of some documents, by the name of a query."""
     random = np.random.default_rng(SEED)

@@ -41,7 +41,7 @@ TODAY: dict[str, int] = {
     "attend/api": 1521,
     "attend/cli": 1519,
     "attend/collection": 980,
-    "attend/core": 751,
+    "attend/core": 752,
     "attend/engines": 782,
     "attend/keys": 1091,
     "attend/learning": 4178,

@@ -135,6 +135,7 @@ class Tuning(BaseModel):
             where that was not measured.
         memory: α, how far stored feedback moves a query (`attend.search.queries`); None where none
             was chosen.
+        votes: μ, how much the answers of the stored questions nearest to a query count beside it.
         values: the path of the values that W_V was learned for, "" for the whole value; None where
             it is for any.
     """
@@ -155,6 +156,7 @@ class Tuning(BaseModel):
     error_rate: Share | None = None
     inclusion: tuple[Number, ...] | None = None
     memory: Share | None = None
+    votes: Share = 0.0
     values: str | None = None
 
     def takes(self, path: str | None) -> bool:

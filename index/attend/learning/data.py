@@ -23,6 +23,7 @@ from attend.engines.engine import StoredCollection
 from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import AttentionOptions, plan_of
+from attend.search.queries import FeedbackMemory
 from attend.store import StoredProjection
 
 Sparse: TypeAlias = Any
@@ -91,6 +92,7 @@ class Questions:
         lexical: sparse (q, n), lex(d): BM25 over the question's maximum; empty without texts.
         coverage: (q,) maximum / ideal of each question, from 0 to 1.
         left_out: sparse (q, n), documents that are not ranked for a question; None for none.
+        unmoved: (q, d) embeddings before `feedback` moved them; None where it did not.
     """
 
     embeddings: Float32
@@ -99,6 +101,8 @@ class Questions:
     lexical: Sparse
     coverage: Float32
     left_out: Sparse | None = None
+    unmoved: Float32 | None = None
+    feedback: FeedbackMemory | None = None
 
     @property
     def count(self) -> int:
@@ -120,8 +124,22 @@ class Questions:
             matrix[index] for matrix in (self.relevant, self.judged, self.lexical)
         )
         left_out = None if self.left_out is None else self.left_out[index]
-        coverage = self.coverage[index]
-        return Questions(self.embeddings[index], relevant, judged, lexical, coverage, left_out)
+        unmoved = None if self.unmoved is None else self.unmoved[index]
+        columns = self.embeddings[index], relevant, judged, lexical, self.coverage[index]
+        return Questions(*columns, left_out, unmoved, self.feedback)
+
+    def votes(self, table: KeyTable, *, hide: bool = False) -> Float32:
+        """Return the votes of feedback for all documents (q, n); 0 where it did not move them.
+
+        Args:
+            hide: as if relevant documents had none.
+        """
+        votes = np.zeros((self.count, len(table)), dtype=np.float32)
+        if self.feedback is not None and self.unmoved is not None:
+            columns = table.places(self.feedback.answers[0])
+            hidden = self.relevant.toarray()[:, columns] > 0 if hide else None
+            votes[:, columns] = self.feedback.votes(self.unmoved, hidden)
+        return votes
 
 
 def answerable(questions: Questions) -> Bool:
@@ -402,6 +420,9 @@ class ServedVersion:
         for block in blocks(questions.count, 16 * len(self.table.vectors) * self.mechanism.heads):
             part = questions.some(np.arange(questions.count)[block])
             words = self.words(part.lexical.toarray()[:, ranked], part.coverage)
+            if share := self.version.tuning.votes:
+                votes = np.float32(share) * part.votes(self.table)[:, ranked]
+                words = votes if words is None else words + votes
             scores = self.scores(part.embeddings, ranked, words)
             if part.left_out is not None:
                 scores[part.left_out.toarray()[:, ranked] > 0] = -np.inf

@@ -13,9 +13,9 @@ import numpy as np
 
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
-from attend.core.arrays import KeyTable
+from attend.core.arrays import KeyTable, top, unit
 from attend.core.settings import UNTRAINED_MEMORY
-from attend.core.types import Bool, Float32, Float64, Int64, Json
+from attend.core.types import Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
 from attend.learning.calibration import Calibration, RankingScores
@@ -33,7 +33,7 @@ from attend.learning.task import (
     Trained,
     objective_of,
 )
-from attend.search.queries import FeedbackMemory
+from attend.search.queries import NEAREST, FeedbackMemory
 
 MEASURE = "ndcg@10"
 
@@ -46,8 +46,13 @@ LEXICAL = (
     *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
 )
 MEMORY = (0.0, UNTRAINED_MEMORY)
-"""The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, and
-how far feedback moves a query."""
+VOTES = (0.0, 0.2)
+"""The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, how
+far feedback moves a query, and how much its votes count."""
+
+MOST_CALIBRATE = 1000
+"""Held-out questions of all folds by which weights are calibrated: each is scored again without
+its answers, which takes longer than a search."""
 
 OFFSETS = "; key offsets move documents with examples away from the queries of all others"
 """What a reader of a promotion's reason must know where key offsets were learned."""
@@ -62,13 +67,14 @@ UNMEASURED = "; new documents could not be measured, as all questions share thei
 
 class RankingChoice(NamedTuple):
     """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
-    γ; and how far feedback moves a query."""
+    γ; how far feedback moves a query, and how much its votes count."""
 
     share: float
     examples: float = 0.0
     lexical: float = 0.0
     coverage: float = 0.0
     memory: float = 0.0
+    votes: float = 0.0
 
     @property
     def plain(self) -> bool:
@@ -78,7 +84,7 @@ class RankingChoice(NamedTuple):
     @property
     def cost(self) -> float:
         """The gain in nDCG that all its parts must be worth together."""
-        return PART_COST * sum(part > 0 for part in (*self[:3], self.memory))
+        return PART_COST * sum(part > 0 for part in (*self[:3], *self[4:]))
 
 
 class Ranked(NamedTuple):
@@ -201,6 +207,7 @@ class RankingTrainer:
             coverage=choice.coverage,
             examples=choice.examples,
             memory=choice.memory or None,
+            votes=choice.votes,
         )
         projection = fitted.projection(self.memory, self.task.settings)
         offsets = fitted.stored_offsets(self.memory)
@@ -219,17 +226,14 @@ class RankingTrainer:
         for share, (memory, questions) in product(shares, moved.items()):
             part = fitted.mixed(self.start, share)
             sets = ranking_model.find_candidates(self.memory, part, fold.training, questions, among)
-            for factor in factors:
-                by_keys = [candidates.by_keys(factor) for candidates in sets]
-                for words in LEXICAL if worded else LEXICAL[:1]:
-                    ndcg = {
-                        split: candidates.ndcg(candidates.with_words(scores, *words))
-                        for split, candidates, scores in zip(
-                            fold.splits, sets, by_keys, strict=True
-                        )
-                    }
-                    choice = RankingChoice(share, factor, *words, memory)
-                    rankings[choice] = Ranked(ndcg, (part, sets[0]))
+            by_words, by_votes = LEXICAL if worded else LEXICAL[:1], VOTES if memory else VOTES[:1]
+            for factor, (weight, coverage), votes in product(factors, by_words, by_votes):
+                ndcg = {
+                    split: candidates.ndcg(candidates.scores(factor, weight, coverage, votes))
+                    for split, candidates in zip(fold.splits, sets, strict=True)
+                }
+                choice = RankingChoice(share, factor, weight, coverage, memory, votes)
+                rankings[choice] = Ranked(ndcg, (part, sets[0]))
         return rankings
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
@@ -268,7 +272,8 @@ class RankingTrainer:
         feedback = feedback_of(fold.training, self.memory) if strength else None
         if feedback is None:
             return questions
-        return replace(questions, embeddings=feedback.moved(questions.embeddings, strength))
+        moved = feedback.moved(questions.embeddings, strength)
+        return replace(questions, embeddings=moved, unmoved=questions.embeddings, feedback=feedback)
 
     def _fit(
         self,
@@ -303,10 +308,17 @@ class RankingTrainer:
 
     def _calibrate(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> Calibration:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
-        folds, material = self.folds, self.material
-        factors = choice.examples, choice.lexical, choice.coverage
+        material = self.material
+        factors = choice.examples, choice.lexical, choice.coverage, choice.votes
         alike = RankingChoice(choice.share, memory=choice.memory)  # the same fits and candidates
-        bases = [basis for row in rankings if (basis := row[alike].basis) is not None]
+        folds, bases = [], []
+        most, seed = MOST_CALIBRATE // len(self.folds), self.request.seed
+        for fold, row in zip(self.folds, rankings, strict=True):
+            if (basis := row[alike].basis) is not None:
+                every, random = np.arange(len(fold.held_out)), np.random.default_rng(seed)
+                members = selection.sampled(every, most, random)
+                folds.append(replace(fold, held_out=fold.held_out[members]))
+                bases.append((basis[0], basis[1].some(members)))
         sizes: Counter[Split] = Counter()
         for fold in folds:
             sizes[fold.splits[0]] += len(fold.held_out)
@@ -319,7 +331,8 @@ class RankingTrainer:
         if choice.lexical or choice.memory:
             questions = material.questions
             if choice.lexical:
-                questions = without_answers(self.collection, material)
+                held_out = np.unique(np.concatenate([fold.held_out for fold in folds]))
+                questions = without_answers(self.collection, material, held_out)
             parts = [
                 hidden_scores(questions, fold, self.memory, fitted, factors, choice.memory)
                 for fold, (fitted, _) in zip(folds, bases, strict=True)
@@ -360,32 +373,41 @@ def hidden_scores(
     fold: QuestionFold,
     memory: Memory,
     fitted: Fitted,
-    factors: tuple[float, float, float],
+    factors: tuple[float, ...],
     strength: float,
 ) -> Float64:
     """Return the scores (q, c) of a fold's questions over documents that do not answer them.
 
     Args:
         questions: all of them, as `without_answers` returns them.
-        factors: on example keys, λ and γ.
+        factors: on example keys, λ and γ, and μ of votes.
         strength: how far feedback moves a query.
     """
     questions = questions.some(fold.held_out)
     if strength:
         moved = moved_without_answers(questions, fold.training, memory, strength)
-        questions = replace(questions, embeddings=moved)
-    (candidates,) = ranking_model.find_candidates(memory, fitted, fold.training, questions)
+        feedback = feedback_of(fold.training, memory)
+        questions = replace(
+            questions, embeddings=moved, unmoved=questions.embeddings, feedback=feedback
+        )
+    training = fold.training
+    (candidates,) = ranking_model.find_candidates(memory, fitted, training, questions, hide=True)
     return np.where(candidates.grades > 0, -np.inf, candidates.attendable(*factors))
 
 
-def without_answers(collection: StoredCollection, material: RankingMaterial) -> Questions:
-    """Return questions with the words they share with all documents but those that answer.
+def without_answers(
+    collection: StoredCollection, material: RankingMaterial, held_out: Int64
+) -> Questions:
+    """Return all questions, with the words that those held out share with all documents but the
+    ones that answer.
 
     Their labels stay, to tell which documents those are.
     """
     questions, memory = material.questions, material.memory
     rows = np.split(memory.rows[questions.relevant.indices], questions.relevant.indptr[1:-1])
-    lexical, coverage = data.word_shares(collection, material.texts, memory, rows)
+    counted = set(held_out.tolist())
+    texts = [text if place in counted else None for place, text in enumerate(material.texts)]
+    lexical, coverage = data.word_shares(collection, texts, memory, rows)
     return replace(questions, lexical=lexical, coverage=coverage)
 
 
@@ -411,32 +433,22 @@ def moved_without_answers(
     moved = feedback.moved(questions.embeddings, strength)
     answers = (questions.relevant != 0).astype(np.float32)
     shared: Sparse = (answers @ (training.relevant != 0).astype(np.float32).T).tocsr()  # (q, t)
+    counts, cosines = (
+        data.lengths(training.relevant),
+        data.products(unit(questions.embeddings), feedback.questions),
+    )
     for question in np.flatnonzero(np.diff(shared.indptr)).tolist():
+        touched = shared[[question]]
+        # Only the nearest count, of those that have an answer left.
+        cosines[question, touched.indices[touched.data == counts[touched.indices]]] = -np.inf
+        near = top(cosines[question], NEAREST)
         gone = np.zeros(len(memory), dtype=bool)
         gone[questions.relevant[[question]].indices] = True
-        left = _left(feedback, training, shared[[question]].indices, gone, memory)
+        visible = training.some(near).without(gone)
+        left = feedback_of(visible.some(answerable(visible)), memory)
         as_is = questions.embeddings[[question]]
         moved[question] = (as_is if left is None else left.moved(as_is, strength))[0]
     return moved
-
-
-def _left(
-    feedback: FeedbackMemory, training: Questions, touched: Int64, gone: Bool, memory: Memory
-) -> FeedbackMemory | None:
-    """Return what is left of a memory once some documents are gone; None without any question.
-
-    Args:
-        touched: the questions that these documents answer.
-    """
-    stays = np.ones(training.count, dtype=bool)
-    stays[touched] = False
-    visible = training.some(np.asarray(touched, dtype=np.int64)).without(gone)
-    again = feedback_of(visible.some(answerable(visible)), memory)
-    parts = [(feedback.questions[stays], feedback.moves[stays])]
-    if again is not None:
-        parts.append((again.questions, again.moves))
-    questions, moves = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return FeedbackMemory(questions, moves, (), ()) if len(questions) else None
 
 
 # -- two encoders ----------------------------------------------------------------------------------

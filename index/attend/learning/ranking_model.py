@@ -262,11 +262,11 @@ RECIPE = Recipe(
     batch=256,
 )
 
-JUDGED = 800
-
 LABELLED = 800
-"""Labelled documents drawn for each step: of those of its own questions, and beside them. More
-judgements than that in a step teach little more, and take longer."""
+FEWER = 400
+"""Labelled documents drawn for each step: of those of its own questions, and as many beside them;
+fewer of each where these alone would be more. Twice as many teach no more, and take as long again.
+"""
 
 DEPTH = 100
 """Documents taken by each of: keys, example queries as keys, words."""
@@ -319,7 +319,8 @@ class RankingModel:
         """
         of_batch = np.unique(judged.indices).astype(np.int64)
         others = np.setdiff1d(self.labelled, of_batch, assume_unique=True)
-        sides = self._drawn(of_batch, JUDGED), self._drawn(others, LABELLED)
+        most = LABELLED if len(of_batch) <= LABELLED else FEWER
+        sides = self._drawn(of_batch, most), self._drawn(others, most)
         documents, counts = (np.concatenate(column) for column in zip(*sides, strict=True))
         # By the number of keys: the best keys of all documents with as many are one reduction.
         order = np.lexsort((documents, self.maps.memory.counts[documents]))
@@ -383,38 +384,40 @@ class Candidates(NamedTuple):
         documents: (q, c), ascending, -1 where padded.
         dense: (q, c) by keys, NEVER where padded.
         examples: (q, c) by example queries, NEVER without one.
-        lexical, grades: (q, c), 0 where padded; `ideal` (q,) is the best possible DCG.
+        lexical, votes, grades: (q, c), 0 where padded.
+        ideal: (q,) the best possible DCG, also by relevant documents that are no candidates.
     """
 
     documents: Int64
     dense: Float32
     examples: Float32
     lexical: Float32
+    votes: Float32
     grades: Float32
     ideal: Float64
     coverage: Float32
 
-    def scores(self, examples: float, lexical: float, coverage: float = 0.0) -> Float32:
-        """max(dense, α·examples) + λ·coverage^γ·lexical: (q, c), NEVER or so where padded."""
-        return self.with_words(self.by_keys(examples), lexical, coverage)
+    def scores(
+        self, examples: float, lexical: float, coverage: float = 0.0, votes: float = 0.0
+    ) -> Float32:
+        """max(dense, α·examples) + λ·coverage^γ·lexical + μ·votes: (q, c), NEVER or so where
+        padded."""
+        scores = self.dense
+        if examples > 0:
+            best_example = np.maximum(scores, examples * self.examples)
+            scores = np.where(self.examples > NEVER, best_example, scores)
+        if lexical:
+            strength = np.float32(lexical) * self.coverage ** np.float32(coverage)
+            scores = scores + strength[:, None] * self.lexical
+        return scores + np.float32(votes) * self.votes if votes else scores
 
-    def by_keys(self, examples: float) -> Float32:
-        """max(dense, α·examples): (q, c), NEVER where padded."""
-        if examples <= 0:
-            return self.dense
-        there = self.examples > NEVER
-        return np.where(there, np.maximum(self.dense, examples * self.examples), self.dense)
+    def some(self, members: Int64) -> Candidates:
+        """Return the candidates of some of the questions."""
+        return Candidates._make(column[members] for column in self)
 
-    def with_words(self, scores: Float32, lexical: float, coverage: float) -> Float32:
-        """Add λ·coverage^γ·lexical to scores (q, c)."""
-        if lexical == 0:
-            return scores
-        strength = np.float32(lexical) * self.coverage ** np.float32(coverage)
-        return scores + strength[:, None] * self.lexical
-
-    def attendable(self, examples: float, lexical: float, coverage: float) -> Float64:
+    def attendable(self, *factors: float) -> Float64:
         """Return the scores (q, c) for a softmax, -inf where padded."""
-        scores = self.scores(examples, lexical, coverage).astype(np.float64)
+        scores = self.scores(*factors).astype(np.float64)
         return np.where(self.documents < 0, -np.inf, scores)
 
     def ndcg(self, scores: Float32) -> Float64:
@@ -429,44 +432,52 @@ def find_candidates(
     training: Questions,
     questions: Questions,
     among: Sequence[Bool | None] = (None,),
+    *,
+    hide: bool = False,
 ) -> list[Candidates]:
     """Return the candidates of questions, at least one, under a fit, from each set of documents.
 
     Args:
         training: the questions whose examples are keys.
         among: sets of documents, (n,) each; None for all.
+        hide: count votes as if relevant documents had none.
     """
     queries, keys = fitted.queries(memory, questions.embeddings), fitted.keys(memory)
     stored = fitted.queries(memory, training.embeddings)
     labels = training.relevant.tocsc()
     tables: list[list[list[NDArray[Any]]]] = [[] for _ in among]
+    ideals: list[list[Float64]] = [[] for _ in among]
     for part in blocks(questions.count, 4 * max(len(keys), labels.nnz)):
         dense = best(products(queries[part], keys), memory.starts[:-1])
         examples = _by_example(products(queries[part], stored), labels)
-        others = questions.lexical[part].toarray(), questions.relevant[part].toarray()
+        block = questions.some(np.arange(questions.count)[part])
+        others = block.lexical.toarray(), block.votes(memory, hide=hide), block.relevant.toarray()
         columns = dense, examples, *others
         if questions.left_out is not None:
             for column, blank in zip(columns, BLANKS[1:], strict=True):
                 column[questions.left_out[part].nonzero()] = blank
-        for documents, listed in zip(among, tables, strict=True):
+        for documents, listed, ideal in zip(among, tables, ideals, strict=True):
             there = np.arange(len(memory)) if documents is None else np.flatnonzero(documents)
             parts = columns if documents is None else tuple(part[:, there] for part in columns)
             listed.append(_block(there, *parts))
+            grades = parts[-1]
+            first = np.take_along_axis(grades, top_places(grades, CUT), axis=1)
+            ideal.append(ideal_dcg(first))
     sets = []
-    for listed in tables:
+    for listed, ideal in zip(tables, ideals, strict=True):
         stacks: list[Any] = [*map(stacked, zip(*listed, strict=True), BLANKS)]
-        sets.append(Candidates._make([*stacks, ideal_dcg(stacks[-1]), questions.coverage]))
+        sets.append(Candidates._make([*stacks, np.concatenate(ideal), questions.coverage]))
     return sets
 
 
-BLANKS = (-1, NEVER, NEVER, 0, 0)
+BLANKS = (-1, NEVER, NEVER, 0, 0, 0)
 """What the columns of `Candidates` are padded with."""
 
 
 def _block(there: Int64, *columns: Float32) -> list[NDArray[Any]]:
     """Return the candidates among documents (n,), with the columns (b, n) of `Candidates`."""
-    *scores, grades = columns
-    members = grades > 0
+    *scores, _ = columns
+    members = np.zeros(columns[0].shape, dtype=bool)
     for column, least in zip(scores, BLANKS[1:], strict=False):
         members |= top_mask(column, DEPTH) & (column > least)
     counts, places = np.count_nonzero(members, axis=1), np.nonzero(members)

@@ -370,6 +370,9 @@ def explanations(
     lexical = np.zeros(len(first.documents))  # (n,), the heads' mean by gates
     if bias is not None:
         lexical = gates @ bias[0]
+    if scoring.queries.votes is not None:  # these are what feedback added
+        votes = scoring.queries.votes[0].of(first.documents)
+        lexical = lexical - (gates @ scoring.mechanism.scale) * votes
     dense = gates @ first.logits - lexical  # (n,)
     before = np.empty(len(dense), dtype=np.int64)  # ranks, from 1; equals as they stand
     before[np.argsort(-dense, kind="stable")] = np.arange(1, len(dense) + 1)
@@ -379,7 +382,7 @@ def explanations(
     ordered = np.argsort(first.documents)
     located = ordered[locate(first.documents[ordered], attended.documents[places]).places]
     added = gates @ attended.logits[:, places] - dense[located] - lexical[located]
-    memory = np.zeros(len(located))  # what feedback added by moving the query
+    memory = np.zeros(len(located))  # what feedback added, by moving the query and by votes
     if scoring.queries.before is not None and len(located):
         unmoved = unmoved_logits(scoring, first.documents[located])
         memory = dense[located] - gates @ unmoved

@@ -152,12 +152,12 @@ def test_candidates_among_some_documents_against_dense_loops(seed, weights):
     np.testing.assert_allclose(found.ideal, ideal, atol=1e-6)
 
 
-def test_a_relevant_document_is_a_candidate_however_far_down():
+def test_a_relevant_document_that_nothing_finds_counts_in_the_ideal_alone():
     memory = memory_of([1] * 300, WIDTH, 1)
     asked = questions_of(-memory.vectors[:1], np.eye(1, 300))  # as far as can be
     known = asked.some(np.empty(0, dtype=np.int64))
     [found] = find_candidates(memory, unlearned(memory, np.eye(4, dtype=np.float32)), known, asked)
-    assert 0 in found.documents[0]
+    assert 0 not in found.documents[0]
     assert found.ideal.tolist() == [1.0]
     assert found.ndcg(found.scores(0.0, 0.0)).tolist() == [0.0]
 
@@ -181,6 +181,7 @@ def handmade(**changed) -> Candidates:
         dense=np.array([[0.5, 0.2, -0.4], [0.1, 0.3, NEVER]], np.float32),
         examples=np.array([[NEVER, 0.9, -0.5], [NEVER, NEVER, NEVER]], np.float32),
         lexical=np.array([[0.0, 0.0, 1.0], [0.5, 0.0, 0.0]], np.float32),
+        votes=np.zeros((2, 3), np.float32),
         grades=np.array([[0, 0, 2], [1, 0, 0]], np.float32),
         ideal=np.array([2.0, 1.0]),
         coverage=np.array([0.25, 0.0], np.float32),
@@ -216,6 +217,7 @@ def test_of_equals_the_lower_document_comes_first():
         dense=np.full((1, 30), 0.5, np.float32),
         examples=np.full((1, 30), NEVER, np.float32),
         lexical=np.zeros((1, 30), np.float32),
+        votes=np.zeros((1, 30), np.float32),
         grades=grades,
         ideal=np.array([3.0]),
         coverage=np.ones(1, np.float32),

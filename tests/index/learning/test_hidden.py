@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,8 @@ from attend.collection.data import Data
 from attend.core.settings import Tuning
 from attend.learning.data import answerable, start_of, twins
 from attend.learning.fit import unlearned
-from attend.learning.ranking import hidden_scores, without_answers
-from attend.learning.ranking_model import question_folds, read_questions
+from attend.learning.ranking import feedback_of, hidden_scores, without_answers
+from attend.learning.ranking_model import find_candidates, question_folds, read_questions
 from attend.projection import given
 from attend.write.feedback import add_feedback
 from tests.index.world import WORDS
@@ -70,7 +72,7 @@ def test_the_rest_scores_as_if_the_answers_had_been_deleted(
     questions, memory = material.questions, material.memory
     fold = question_folds(questions, twins(questions.embeddings), 3, seed=0)[0]
     fitted = unlearned(memory, start_of(memory, None))
-    asked = without_answers(collection, material)
+    asked = without_answers(collection, material, fold.held_out)
     scores = hidden_scores(asked, fold, memory, fitted, factors, strength)
     ids = [document.id for document in collection.page(limit=COUNT).documents]
     training = {material.texts[at] for at in np.flatnonzero(fold.trained)}
@@ -87,7 +89,38 @@ def test_the_rest_scores_as_if_the_answers_had_been_deleted(
         data.close()
 
 
-def rank_by(collection, factors) -> None:
+def test_votes_count_in_a_trial_as_in_a_search(library, tmp_path, tiny_encoder):
+    _, texts, pairs = library
+    data, collection = made(tmp_path, tiny_encoder, texts)
+    taught(collection, pairs)
+    material = read_questions(collection, -1, 0)
+    questions, memory = material.questions, material.memory
+    feedback = feedback_of(questions, memory)
+    asked = questions.some(np.arange(4))
+    moved = feedback.moved(asked.embeddings, 0.7)
+    asked = replace(asked, embeddings=moved, unmoved=asked.embeddings, feedback=feedback)
+    fitted = unlearned(memory, start_of(memory, None))
+    (found,) = find_candidates(memory, fitted, questions, asked)
+    factors = (0.0, 0.3, 0.0, 0.2)
+    scores = found.attendable(*factors)
+    rank_by(collection, factors[:3], memory=0.7, votes=0.2)
+    votes = asked.votes(memory)
+    answered = questions.relevant.sum(axis=0) > 0
+    assert votes[:, ~answered].tolist() == np.zeros((4, (~answered).sum())).tolist()
+    assert (votes.max(axis=1) > 0).all()
+    for place in range(4):
+        answer = collection.search(material.texts[place], attend="all", k=COUNT, explain=True)
+        expected = -np.sort(-scores[place][np.isfinite(scores[place])])
+        np.testing.assert_allclose([hit.score for hit in answer.hits], expected, atol=2e-5)
+        plain = collection.search(material.texts[place], attend="all", k=COUNT, memory=0.0)
+        before = {hit.id: hit.score for hit in plain.hits}
+        for hit in answer.hits:  # all that feedback added is told
+            told = hit.explanation["memory"]
+            assert hit.score - told == pytest.approx(before[hit.id], abs=2e-5)
+    data.close()
+
+
+def rank_by(collection, factors, **feedback) -> None:
     """Activate a version of untrained embeddings with words, and with examples as keys."""
     eye = np.eye(32, dtype=np.float32)
     plain = given(eye, eye, normalize_queries=True, normalize_keys=True)
@@ -99,6 +132,7 @@ def rank_by(collection, factors) -> None:
         examples=examples,
         lexical=lexical,
         coverage=coverage,
+        **feedback,
     )
     collection.store.add_projection(
         *(plain.kind, plain.to_bytes(), plain.fingerprint, {}),

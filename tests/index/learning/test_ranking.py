@@ -107,7 +107,7 @@ def test_loss_and_gradient_against_plain_loops(at_length_one, keys):
 
 
 def test_drawn_candidates_stand_for_all_that_are_labelled(monkeypatch):
-    monkeypatch.setattr(ranking_module, "LABELLED", 6)
+    monkeypatch.setattr(ranking_module, "LABELLED", 20)
     memory = memory_of([1] * 60, WIDTH)
     questions = drawn_questions(20, 40, WIDTH, 1)
     wide = questions_of(
@@ -127,7 +127,8 @@ def test_drawn_candidates_stand_for_all_that_are_labelled(monkeypatch):
 
 
 def test_of_very_many_judgements_some_compete_at_each_step(monkeypatch):
-    monkeypatch.setattr(ranking_module, "JUDGED", 8)
+    monkeypatch.setattr(ranking_module, "LABELLED", 8)
+    monkeypatch.setattr(ranking_module, "FEWER", 8)
     memory = memory_of([1] * 60, WIDTH)
     model = model_of(memory, drawn_questions(20, 60, WIDTH, 1))
     judged, seen = model.questions.judged[np.arange(10)], set()
@@ -141,7 +142,8 @@ def test_of_very_many_judgements_some_compete_at_each_step(monkeypatch):
 
 
 def test_a_step_in_which_nothing_relevant_competes_teaches_nothing(monkeypatch):
-    monkeypatch.setattr(ranking_module, "JUDGED", 1)
+    monkeypatch.setattr(ranking_module, "LABELLED", 1)
+    monkeypatch.setattr(ranking_module, "FEWER", 1)
     grades = np.zeros((1, 40))
     grades[0, 3] = 1
     judged = np.ones((1, 40))
