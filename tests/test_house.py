@@ -47,7 +47,7 @@ TODAY: dict[str, int] = {
     "attend/learning": 4178,
     "attend/measure": 921,
     "attend/recommend": 1038,
-    "attend/search": 2273,
+    "attend/search": 2308,
     "attend/source": 1665,
     "attend/store": 3228,
     "attend/write": 1481,
