@@ -303,6 +303,10 @@ class HistoryRanker(NamedTuple):
         return cls(logits, gates, items)
 
 
+MOST_LOGITS = 100_000_000
+"""Logits of all histories that are kept at once: 400 MB."""
+
+
 def measure(recommender: HistoryRanker, fold: HistoryFold) -> tuple[Float64, Float64]:
     """Rank everything but the history for each user of a fold; nobody's history is empty.
 
@@ -313,6 +317,13 @@ def measure(recommender: HistoryRanker, fold: HistoryFold) -> tuple[Float64, Flo
     if ranked is None:
         ranked = np.ones(fold.history.shape[1], dtype=bool)
     column_of, figures = np.cumsum(ranked) - 1, []
+    sources = np.unique(fold.history.indices)
+    if len(sources) * int(ranked.sum()) <= MOST_LOGITS:
+        # Once for all users: long histories have most documents in common.
+        every = recommender.logits(sources, np.flatnonzero(ranked))
+        recommender = recommender._replace(
+            logits=lambda documents, _: every[np.searchsorted(sources, documents)]
+        )
     for part in _blocks(fold.history, int(ranked.sum())):
         weights = history_weights(recommender, fold.history[part], ranked)
         target = fold.target[part]
