@@ -44,7 +44,7 @@ TODAY: dict[str, int] = {
     "attend/core": 752,
     "attend/engines": 782,
     "attend/keys": 1091,
-    "attend/learning": 4216,
+    "attend/learning": 4223,
     "attend/measure": 921,
     "attend/recommend": 1038,
     "attend/search": 2308,
