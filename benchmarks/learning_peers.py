@@ -315,7 +315,12 @@ DEEP = 1000
 """Documents of which those with a constant taken off are ranked again."""
 
 TUNINGS = tuple(
-    Tuning(examples=examples, lexical=lexical, coverage=DEFAULT_COVERAGE if lexical else 0.0)
+    Tuning(
+        examples=examples,
+        lexical=lexical,
+        coverage=DEFAULT_COVERAGE if lexical else 0.0,
+        memory=0.0,
+    )
     for examples in (0.0, 1.0)
     for lexical in (0.0, 0.2, 0.5)
 )

@@ -475,14 +475,14 @@ def _new_among_new(bench: Bench, dataset: RankingSet, count: int) -> Iterator[Ro
         taught(collection, examples)
         contest = Contest(collection, dataset.test.some(new))
         mask = {"exclude": sorted(labelled)}
-        contest.search("frozen", mask=mask, memory=0.0)
+        contest.search("untrained", mask=mask, memory=0.0)
         contest.search("feedback", mask=mask)
     name = f"feedback.{dataset.name}_{count}"
     what = f"{TITLES[dataset.name]}, {len(new)} new among new"
-    yield contest.row(f"{name}_frozen", f"{what}, frozen", "frozen")
+    yield contest.row(f"{name}_untrained", f"{what}, untrained", "untrained")
     yield contest.row(name, f"  {count} examples, no training", "feedback")
-    gain = contest.difference("feedback", "frozen")
-    row = difference_row(f"{name}_gain", "  feedback less frozen", gain)
+    gain = contest.difference("feedback", "untrained")
+    row = difference_row(f"{name}_gain", "  feedback less untrained", gain)
     yield ahead(row, gain.p) if count >= PROVABLE else row.wanted(">", 0)
 
 

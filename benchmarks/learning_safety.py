@@ -13,6 +13,7 @@ from scipy.stats import binomtest, norm, sem
 
 from attend import Collection
 from attend.api.answers import Answer
+from attend.core.settings import UNFITTED_WORDS
 from attend.core.types import Bool, Float64
 from attend.learning import selection
 from attend.learning.calibration import ERROR_RATE, SHARES
@@ -208,15 +209,15 @@ def _tried(bench: Bench, draw: Draw, seed: int, named: str) -> Outcome:
         untrained = collection.store.state().projection
         taught(collection, teaching)
         # Else leaving wrong feedback out would be a gain.
-        collection.activate(variant(collection, untrained, memory=0.0))
+        collection.activate(variant(collection, untrained, UNFITTED_WORDS, memory=0.0))
         run = trained(collection, seed=seed)
         progress(f"{named}, seed {seed}: {run.said}")
         if not run.report["promoted"]:
             return Outcome(False, False)
         contest = Contest(collection, judging)
-        contest.search("frozen", projection=untrained, lexical=False, memory=0.0)
+        contest.search("before", projection=untrained, memory=0.0)
         contest.search("trained")
-        change = contest.difference("trained", "frozen")
+        change = contest.difference("trained", "before")
         return Outcome(True, change.mean < 0 and change.p < 0.05)
 
 

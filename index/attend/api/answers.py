@@ -217,7 +217,8 @@ class Hit(Shown, Reply, repr=False):
     payload: Mapping[str, Any]
     explanation: Mapping[str, Any] | None = None
     """Logits and weights by head, the shares of words and keys (`memory`: of the latter, what
-    feedback added by moving the query), and the key that matched; present if requested."""
+    feedback added by moving the query) and of a second layer, and the key that matched; present if
+    requested."""
     highlight: Highlight | None = None
     """Present if requested."""
     title: str | None = None

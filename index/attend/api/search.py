@@ -203,7 +203,8 @@ class SearchOptions(base.Request):
     lexical: LexicalWeight | None = None
     """The BM25 (hybrid) weight of words shared with a document: a factor on BM25 (as a share of the
     query's largest) on the scorer's scale, true for the default one, false for none; the projection
-    version's own if absent."""
+    version's own if absent, which is the default one before a training, where an encoder reads the
+    texts."""
     memory: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """How far stored feedback moves a query that names no document towards where the answers of
     similar queries lie, 0 not at all; the projection version's own if absent, which is 0.5 until

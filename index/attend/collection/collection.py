@@ -31,6 +31,7 @@ from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import AttentionOptions, attend
 from attend.search.foreign import BLOCK, ForeignTests
+from attend.search.layer import attend_twice
 from attend.search.queries import Queries, Search, score_words
 from attend.search.tokens import rerank
 from attend.search.values import facets_by_name, with_value
@@ -68,8 +69,7 @@ class Collection:
         self.name, self.folder = name, opened.folder
         self.settings, self.store, self.views = opened.settings, opened.store, opened.views
         self.capabilities, self.checks = opened.capabilities, opened.checks
-        self.consistent = opened.consistent
-        self._encoders = encoders
+        self.consistent, self._encoders = opened.consistent, encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
         self.foreign = ForeignTests(self)
         self._coalescer = Coalescer(self._answer, Search.cost, TOGETHER)
@@ -178,7 +178,7 @@ class Collection:
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
                 queries = self._readers.feedback.queries(query, words, view, options.memory)
-                attended = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
+                attended = attend_twice(view, self.settings, queries, options, rows)
             with timed("fetch"):
                 parts = self._readers
                 if options.rerank:

@@ -15,7 +15,7 @@ import numpy as np
 
 from attend.core.arrays import KeyTable, locate
 from attend.core.errors import Conflict, Damaged, InvalidRequest, WrongKeys
-from attend.core.settings import UNTRAINED_MEMORY, Tuning
+from attend.core.settings import UNFITTED, UNFITTED_WORDS, Tuning
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.keys import SearchableKeys
 from attend.projection import Projection
@@ -69,12 +69,20 @@ class Version:
                 )
 
     @classmethod
-    def of(cls, number: int, stored: StoredVersion, scorer: str) -> Version:
-        """Return a stored version, in the form that the collection's scorer allows."""
+    def of(cls, number: int, stored: StoredVersion, scorer: str, *, words: bool = False) -> Version:
+        """Return a stored version, in the form that the collection's scorer allows.
+
+        Args:
+            words: whether words count where nothing was fitted.
+        """
+        projection = Projection.from_bytes(stored.weights).materialised()
+        tuning = Tuning.of(stored.tuning)
+        if projection.kind == "identity" and tuning == Tuning() and not len(stored.offsets.keys):
+            tuning = UNFITTED_WORDS if words else UNFITTED
         version = cls(
             number,
-            Projection.from_bytes(stored.weights).materialised(),
-            Tuning.of(stored.tuning),
+            projection,
+            tuning,
             stored.offsets,
             stored.role,
             stored.terms,
@@ -120,13 +128,10 @@ class Version:
         """True where example queries are keys too."""
         return self.tuning.examples > 0
 
-    @cached_property
+    @property
     def memory(self) -> float:
         """α, how far stored feedback moves a query; 0 where a training did not choose it."""
-        if self.tuning.memory is not None:
-            return self.tuning.memory
-        untrained = self.projection.kind == "identity" and self.tuning == Tuning()
-        return UNTRAINED_MEMORY if untrained and not self.moved else 0.0
+        return self.tuning.memory or 0.0
 
     def asking(self, embeddings: Float32, rows: Int64) -> Float32:
         """Return queries (n, d), those of documents moved by what was learned of how they ask.

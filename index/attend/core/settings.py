@@ -91,7 +91,8 @@ def _value_name(sources: Any) -> str | None:
 
 
 DEFAULT_LEXICAL = 0.5
-"""λ where a request asks for the lexical term without a number."""
+"""λ where a request asks for the lexical term without a number, and of the untrained version of a
+collection with an encoder."""
 
 DEFAULT_COVERAGE = 1.0
 """γ that goes with it, and with any λ under a version that has no lexical term of its own."""
@@ -109,6 +110,11 @@ divisions of training queries: CoNaLa's + .006 with 20 examples, + .019 with 100
 
 LEAST_COVERAGE, MOST_COVERAGE = 0.5, 0.99
 """Of searches; `Tuning.inclusion` has one number for each 0.01 between them."""
+
+DEFAULT_LAYER = 0.4
+"""β of the untrained version with words. (nDCG@10 of training questions, with words and with the
+second layer: SciFact .735 and .743, CoNaLa .671 and .670, NFCorpus .370 and .376; of NFCorpus's
+development questions .336 and .347.)"""
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Share = Annotated[Number, Field(ge=0, le=1)]
@@ -136,6 +142,8 @@ class Tuning(BaseModel):
         memory: α, how far stored feedback moves a query (`attend.search.queries`); None where none
             was chosen.
         votes: μ, how much the answers of the stored questions nearest to a query count beside it.
+        layer: β, how far a second layer of attention moves a query (`attend.search.layer`); 0 is
+            off.
         values: the path of the values that W_V was learned for, "" for the whole value; None where
             it is for any.
     """
@@ -157,6 +165,7 @@ class Tuning(BaseModel):
     inclusion: tuple[Number, ...] | None = None
     memory: Share | None = None
     votes: Share = 0.0
+    layer: Share = 0.0
     values: str | None = None
 
     def takes(self, path: str | None) -> bool:
@@ -184,3 +193,10 @@ class Tuning(BaseModel):
                 f"A stored version is tuned wrongly: {first['loc'][0]} is {first['input']!r} "
                 f"({first['msg']}). Train again."
             ) from error
+
+
+UNFITTED = Tuning(memory=UNTRAINED_MEMORY)
+UNFITTED_WORDS = Tuning(
+    lexical=DEFAULT_LEXICAL, coverage=DEFAULT_COVERAGE, memory=UNTRAINED_MEMORY, layer=DEFAULT_LAYER
+)
+"""How a version answers that was not fitted, without and with words."""

@@ -358,7 +358,8 @@ class Views:
                 f"Version {number} predicts ratings and has no keys to search; name another.",
                 field="projection",
             )
-        return Version.of(number, stored, self.indexes.settings.scorer)
+        settings = self.indexes.settings
+        return Version.of(number, stored, settings.scorer, words=settings.encoder is not None)
 
 
 class VersionIndexes:

@@ -23,6 +23,7 @@ from attend.engines.engine import StoredCollection
 from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import AttentionOptions, plan_of
+from attend.search.layer import best_of, layered
 from attend.search.queries import FeedbackMemory
 from attend.store import StoredProjection
 
@@ -350,8 +351,8 @@ ATTEND = 100
 
 def active_version(task: Task) -> Version:
     """Return the version that answers as a training begins, with keys that do not fold."""
-    number = task.active.version
-    return Version.of(number, task.collection.store.version(number), "cosine")
+    number, words = task.active.version, task.settings.encoder is not None
+    return Version.of(number, task.collection.store.version(number), "cosine", words=words)
 
 
 def scale_now(active: StoredProjection, memory: Memory) -> float:
@@ -426,10 +427,58 @@ class ServedVersion:
             scores = self.scores(part.embeddings, ranked, words)
             if part.left_out is not None:
                 scores[part.left_out.toarray()[:, ranked] > 0] = -np.inf
+            if self.plan.layer:
+                scores = self._scored_again(part.embeddings, ranked, scores, words)
             best = top_places(scores, CUT)
             grades = part.relevant.toarray()[:, ranked]
             values.append(ndcg(np.take_along_axis(grades, best, axis=1), ideal_dcg(grades)))
         return np.concatenate(values)
+
+    def _scored_again(
+        self, embeddings: Float32, ranked: Int64, scores: Floats, words: Floats | None
+    ) -> Floats:
+        """Return scores (q, c) of some documents by keys and words, with a second layer."""
+        table, z = self.table.some(ranked), scores * self.mechanism.temperature
+        if not self.plan.stored_form:
+            table = table.with_vectors(self.plan.projection.keys(table.vectors)[:, 0])
+        z = z / self.mechanism.scale[0]
+        queries = self.plan.projection.queries(embeddings)[:, 0]
+        places = np.broadcast_to(np.arange(len(ranked)), scores.shape)
+        by_keys = z if words is None else z - words
+        return scored_again(table, queries, places, (z, by_keys), self.plan.layer)
+
+
+def scored_again(
+    table: KeyTable,
+    queries: Float32,
+    documents: Int64,
+    scores: tuple[Floats, Floats],
+    share: float,
+) -> Floats:
+    """Return the scores (q, c) of candidates with a second layer over those attended to.
+
+    Args:
+        table: projected keys, as `queries` (q, d).
+        documents: (q, c) places of the candidates in the table, -1 for none.
+        scores: all of their scores (q, c), and what is due to keys.
+        share: β.
+    """
+    z, by_keys = scores
+    order = top_places(z, ATTEND)
+    again = np.full(z.shape, -np.inf)
+    width = table.vectors.shape[1]
+    for part in blocks(len(z), order.shape[1] * width):
+        places = order[part]
+        best = np.zeros((*places.shape, width), dtype=np.float32)
+        first = np.take_along_axis(z[part], places, axis=1).astype(np.float64)
+        listed = np.take_along_axis(documents[part], places, axis=1)
+        listed = np.where(np.isfinite(first), listed, -1)
+        for row, query, rows in zip(best, queries[part], listed, strict=True):
+            row[rows >= 0] = best_of(table.some(rows[rows >= 0]), query)
+        first[listed < 0] = -np.inf
+        moved = np.where(listed < 0, 0.0, np.take_along_axis(by_keys[part], places, axis=1))
+        np.put_along_axis(again[part], places, layered(first, moved, best, share), axis=1)
+    return again
 
 
 def stored_keys(collection: StoredCollection, version: Version, rows: Int64) -> KeyTable:

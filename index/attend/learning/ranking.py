@@ -14,7 +14,12 @@ import numpy as np
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.core.arrays import KeyTable, top, unit
-from attend.core.settings import UNTRAINED_MEMORY
+from attend.core.settings import (
+    DEFAULT_COVERAGE,
+    DEFAULT_LAYER,
+    DEFAULT_LEXICAL,
+    UNTRAINED_MEMORY,
+)
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
@@ -54,6 +59,10 @@ MOST_CALIBRATE = 1000
 """Held-out questions of all folds by which weights are calibrated: each is scored again without
 its answers, which takes longer than a search."""
 
+WORDS = DEFAULT_LEXICAL, DEFAULT_COVERAGE
+"""λ and γ with which a second layer is tried, without example keys: it takes more time than all
+else that is tried of a fit."""
+
 OFFSETS = "; key offsets move documents with examples away from the queries of all others"
 """What a reader of a promotion's reason must know where key offsets were learned."""
 
@@ -67,7 +76,7 @@ UNMEASURED = "; new documents could not be measured, as all questions share thei
 
 class RankingChoice(NamedTuple):
     """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
-    γ; how far feedback moves a query, and how much its votes count."""
+    γ; how far feedback moves a query, and how much its votes count; and a second layer."""
 
     share: float
     examples: float = 0.0
@@ -75,6 +84,7 @@ class RankingChoice(NamedTuple):
     coverage: float = 0.0
     memory: float = 0.0
     votes: float = 0.0
+    layer: float = 0.0
 
     @property
     def plain(self) -> bool:
@@ -208,6 +218,7 @@ class RankingTrainer:
             examples=choice.examples,
             memory=choice.memory or None,
             votes=choice.votes,
+            layer=choice.layer,
         )
         projection = fitted.projection(self.memory, self.task.settings)
         offsets = fitted.stored_offsets(self.memory)
@@ -233,6 +244,13 @@ class RankingTrainer:
                     for split, candidates in zip(fold.splits, sets, strict=True)
                 }
                 choice = RankingChoice(share, factor, weight, coverage, memory, votes)
+                rankings[choice] = Ranked(ndcg, (part, sets[0]))
+            if worded and self.memory.unit:
+                choice = RankingChoice(share, 0.0, *WORDS, memory, layer=DEFAULT_LAYER)
+                ndcg = {
+                    split: candidates.ndcg(self._scored_again(part, questions, candidates))
+                    for split, candidates in zip(fold.splits, sets, strict=True)
+                }
                 rankings[choice] = Ranked(ndcg, (part, sets[0]))
         return rankings
 
@@ -306,6 +324,14 @@ class RankingTrainer:
         )
         return fitted.mixed(start, share)
 
+    def _scored_again(
+        self, fitted: Fitted, questions: Questions, candidates: Candidates
+    ) -> Float32:
+        """Return the scores (q, c) of candidates under a fit, with words and a second layer."""
+        table = self.memory.with_vectors(fitted.keys(self.memory))
+        queries = fitted.queries(self.memory, questions.embeddings)
+        return candidates.scored_again(table, queries, *WORDS, DEFAULT_LAYER)
+
     def _calibrate(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> Calibration:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
         material = self.material
@@ -338,8 +364,13 @@ class RankingTrainer:
                 for fold, (fitted, _) in zip(folds, bases, strict=True)
             ]
             hidden = data.stacked(parts, -np.inf)
+        attendable = [candidates.attendable(*factors) for _, candidates in bases]
+        if choice.layer:
+            for place, (fold, (fitted, candidates)) in enumerate(zip(folds, bases, strict=True)):
+                again = self._scored_again(fitted, self._moved(fold, choice.memory), candidates)
+                attendable[place] = exchanged(attendable[place], again)
         scores = RankingScores.of(
-            data.stacked([candidates.attendable(*factors) for _, candidates in bases], -np.inf),
+            data.stacked(attendable, -np.inf),
             data.stacked([candidates.grades for _, candidates in bases], 0) > 0,
             np.concatenate(counts),
             hidden,
@@ -347,6 +378,14 @@ class RankingTrainer:
             start=data.scale_now(self.task.active, self.memory),
         )
         return scores.checked(np.concatenate([self.halves[fold.held_out] for fold in folds]))
+
+
+def exchanged(scores: Float64, again: Float32) -> Float64:
+    """Return scores (q, c) in the order of others, as a search with a second layer has them."""
+    ordered = np.empty_like(scores)
+    order = np.argsort(-again, axis=1, kind="stable")
+    np.put_along_axis(ordered, order, -np.sort(-scores, axis=1), axis=1)
+    return ordered
 
 
 def with_examples(memory: Memory, training: Questions) -> KeyTable:

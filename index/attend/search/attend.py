@@ -104,6 +104,7 @@ class ScoringPlan:
         indexed: true if it orders them as each single head does.
         reranks: true if the scorer was fitted to candidates, and looks at no others.
         calibrated: true if scale and no-answer score were fitted for these options.
+        layer: β of the second layer, for queries with text; 0 is off.
     """
 
     mechanism: Mechanism
@@ -114,6 +115,7 @@ class ScoringPlan:
     indexed: bool
     reranks: bool
     calibrated: bool
+    layer: float
 
 
 def plan_of(
@@ -166,12 +168,8 @@ def _plan(
     # A query without text has no words, whatever the options say; the parts of a mixture do not
     # attend to their own best, for which a no-answer score is fitted.
     by_words = word_weight(options.lexical if words else False, tuning)
-    as_fitted = (
-        not (rescaled or mixture)
-        and tuning.attend in (None, options.attend)
-        and by_words == word_weight(None, tuning)
-        and options.heads is None
-    )
+    as_chosen = not (rescaled or mixture) and by_words == word_weight(None, tuning)
+    as_fitted = as_chosen and tuning.attend in (None, options.attend) and options.heads is None
     raw = stored.key_fingerprint == RAW_KEYS and not version.moved
     projection = stored.form_for(scorer) if raw else stored
     stored_form = projection.key_fingerprint == stored.key_fingerprint
@@ -198,6 +196,7 @@ def _plan(
         indexed=ordered and stored_form,
         reranks=scorer == "additive" and tuning.scorer == scorer,
         calibrated=mechanism.null_logit is not None and options.temperature == 1,
+        layer=tuning.layer if as_chosen and unit and ordered and len(gates) == 1 else 0.0,
     )
 
 
@@ -394,7 +393,8 @@ class Attention:
         scoring: of the query, to explain single documents.
         recall: where keys are quantised, the share of the ten nearest that searches find.
         all_weights: reads the weights of all documents, in blocks, where all share them.
-        first: `attended` before the best were scored once more; None where they were not.
+        first: `attended` before the best were scored by tokens; None where they were not.
+        plain: what both began with, if that was before a second layer.
     """
 
     attended: Attended
@@ -403,6 +403,7 @@ class Attention:
     recall: float | None = None
     all_weights: Callable[[], Iterator[BlockWeights]] | None = None
     first: Attended | None = None
+    plain: Attended | None = None
 
 
 def attend(

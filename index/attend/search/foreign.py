@@ -237,7 +237,8 @@ def best_score(attention: Attention, without: int | None = None) -> float | None
 
     Returns: None where no document is attended to.
     """
-    scoring, attended = attention.scoring, attention.attended
+    scoring = attention.scoring
+    attended = attention.plain or attention.first or attention.attended
     scores = attended.logits[0]
     if scoring.queries.before is not None:
         scores = unmoved_logits(scoring, attended.documents)[0]

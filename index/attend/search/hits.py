@@ -365,11 +365,11 @@ def explanations(
     """
     attended, scoring = attention.attended, attention.scoring
     gates = scoring.mechanism.gates
-    is_first, first = attention.first is None, attention.first or attended
+    is_first, second = attention.first is None, attention.first or attended
+    first = attention.plain or second
     bias = scoring.word_bias(first.documents)
-    lexical = np.zeros(len(first.documents))  # (n,), the heads' mean by gates
-    if bias is not None:
-        lexical = gates @ bias[0]
+    # (n,), the heads' mean by gates
+    lexical = np.zeros(len(first.documents)) if bias is None else gates @ bias[0]
     if scoring.queries.votes is not None:  # these are what feedback added
         votes = scoring.queries.votes[0].of(first.documents)
         lexical = lexical - (gates @ scoring.mechanism.scale) * votes
@@ -381,7 +381,11 @@ def explanations(
     shares = explain_parts(scoring, attended, places, parts) if parts else None
     ordered = np.argsort(first.documents)
     located = ordered[locate(first.documents[ordered], attended.documents[places]).places]
-    added = gates @ attended.logits[:, places] - dense[located] - lexical[located]
+    beside = np.argsort(second.documents)
+    beside = beside[locate(second.documents[beside], attended.documents[places]).places]
+    again = gates @ second.logits[:, beside]
+    layer = (again - (dense + lexical)[located]) * (attention.plain is not None)
+    added = gates @ attended.logits[:, places] - again
     memory = np.zeros(len(located))  # what feedback added, by moving the query and by votes
     if scoring.queries.before is not None and len(located):
         unmoved = unmoved_logits(scoring, first.documents[located])
@@ -396,16 +400,17 @@ def explanations(
             "question": match.key.question,
             "rank": place + 1,
             "rank_before_words": int(before[was]),
-            **({} if is_first else {"rank_before_rerank": was + 1, "rerank": float(added[rank])}),
+            **({} if is_first else {"rank_before_rerank": then + 1, "rerank": float(added[rank])}),
             "logits": attended.logits[:, place].tolist(),
             "weights": attended.head_weights[:, place].tolist(),
             "lexical": float(lexical[was]),
             "dense": float(dense[was]),
+            "layer": float(layer[rank]),
             "memory": float(memory[rank]),
             "terms": terms,
         }
-        for rank, (place, was, match) in enumerate(
-            zip(places.tolist(), located.tolist(), matched, strict=True)
+        for rank, (place, was, then, match) in enumerate(
+            zip(places.tolist(), located.tolist(), beside.tolist(), matched, strict=True)
         )
     ]
 

@@ -420,7 +420,7 @@ def test_texts_are_found_by_any_of_their_fields_and_passages(texts, tiny_encoder
 def test_text_logits_are_cosines_times_twenty(texts, tiny_encoder):
     words = ["a whale", "a ship", "the sea", "a loaf of bread"]
     texts.upsert([{"id": text, "text": text} for text in words])
-    answer = texts.search("the whale ship")
+    answer = texts.search("the whale ship", lexical=False)
     query = tiny_encoder.encode_queries(["the whale ship"])[0]
     keys = dict(zip(words, tiny_encoder.encode_documents(words)[:, None], strict=True))
     check_attended(answer, brute_logits(query, keys, scorer="cosine", scale=20.0), 100, 1.0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from attend.api.learning import TrainRequest
 from attend.collection.data import Data
@@ -13,7 +14,8 @@ from attend.collection.versions import Version
 from attend.core.settings import Tuning
 from attend.learning.answer_model import DocumentFold
 from attend.learning.answers import read_answers, shared_words
-from attend.learning.data import ServedVersion, stored_keys
+from attend.learning.data import Questions, ServedVersion, stored_keys
+from attend.learning.ranking import exchanged
 from attend.projection import given, identity
 from attend.write.feedback import add_feedback
 from tests.index.helpers import split_heads
@@ -114,7 +116,7 @@ def test_what_answers_now_is_scored_as_a_search_scores_it(library, name):
     lexical = np.zeros((1, 40), dtype=np.float32)
     lexical[0, np.searchsorted(rows, found.rows)] = found.scores / found.maximum
     coverage = np.array([found.maximum / found.ideal], dtype=np.float32)
-    active = Version.of(version, library.store.version(version), "cosine")
+    active = Version.of(version, library.store.version(version), "cosine", words=True)
     served = ServedVersion(active, library.settings, stored_keys(library, active, rows))
     embedded = library.encoder().encode_queries([text])
     mine = served.scores(embedded, np.arange(40), served.words(lexical, coverage))[0]
@@ -124,6 +126,43 @@ def test_what_answers_now_is_scored_as_a_search_scores_it(library, name):
     expected = np.log([weights[id] for id in ids])
     # A null key takes its part of every weight alike, and so does the partition.
     np.testing.assert_allclose(mine - mine.mean(), expected - expected.mean(), atol=5e-3)
+
+
+def test_a_second_layer_ranks_as_a_search_does(library):
+    """Each of the documents as the only answer to one question."""
+    projection = identity(32)
+    version = library.store.add_projection(
+        *(projection.kind, projection.to_bytes(), projection.fingerprint, {}), tuning={}
+    )
+    library.activate(version)
+    text = "whale of the sea " + " ".join(WORDS[:4])
+    hits = library.search(text, k=10, memory=0, explain=True).hits
+    assert any(hit.explanation["layer"] for hit in hits)
+    rows = np.array([each.row for each in library.store.scroll(0, 100)])
+    found = library.store.lexical(text)
+    lexical = np.zeros((40, 40), dtype=np.float32)
+    lexical[:, np.searchsorted(rows, found.rows)] = found.scores / found.maximum
+    answers = sparse.csr_array(np.eye(40, dtype=np.float32))
+    questions = Questions(
+        np.repeat(library.encoder().encode_queries([text]), 40, axis=0),
+        answers,
+        answers,
+        sparse.csr_array(lexical),
+        np.full(40, found.maximum / found.ideal, dtype=np.float32),
+    )
+    active = Version.of(version, library.store.version(version), "cosine", words=True)
+    served = ServedVersion(active, library.settings, stored_keys(library, active, rows))
+    ids = [library.store.documents(rows)[row].id for row in rows.tolist()]
+    expected = np.zeros(40)
+    for rank, hit in enumerate(hits):
+        expected[ids.index(hit.id)] = 1 / np.log2(2 + rank)
+    np.testing.assert_allclose(served.ndcg(questions), expected, atol=1e-6)
+
+
+def test_scores_are_exchanged_by_another_order():
+    scores = np.array([[3.0, 1.0, 2.0, -np.inf]])
+    again = np.array([[0.1, 0.9, 0.5, -np.inf]], dtype=np.float32)
+    assert exchanged(scores, again).tolist() == [[1.0, 3.0, 2.0, -np.inf]]
 
 
 def offsets(collection):

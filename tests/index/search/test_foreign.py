@@ -71,11 +71,13 @@ def test_the_confidence_is_the_share_of_passages_as_strange(collection):
     """Against a loop: passages asked one by one, each with its own document masked."""
     documents = collection.store.sample(foreign.PASSAGES)
     scores = [
-        collection.search(text, mask={"exclude": [document.id]}, scale=1.0).hits[0].score
+        collection.search(text, mask={"exclude": [document.id]}, scale=1.0, lexical=False)
+        .hits[0]
+        .score
         for document, text in zip(documents, passages(documents), strict=True)
     ]
     for query in (OWN, FOREIGN, "gold island"):
-        best = collection.search(query, scale=1.0).hits[0].score
+        best = collection.search(query, scale=1.0, lexical=False).hits[0].score
         share = (1 + sum(score <= best for score in scores)) / (len(scores) + 1)
         assert collection.search(query).confidence == pytest.approx(share, abs=2 / len(scores))
 

@@ -195,16 +195,17 @@ def test_a_scorer_that_the_index_does_not_know_is_approximate_beyond_a_scan(worl
 @pytest.mark.parametrize(
     ("asked", "own", "strength"),
     [
-        (None, Tuning(), (0.0, 0.0)),
+        (None, Tuning(scale=(20.0,)), (0.0, 0.0)),
+        (False, Tuning(), (0.0, 0.0)),
         (None, Tuning(lexical=0.4, coverage=2.0), (0.4, 2.0)),
         (False, Tuning(lexical=0.4), (0.0, 0.0)),
         (0, Tuning(lexical=0.4), (0.0, 0.0)),
         (True, Tuning(lexical=0.4, coverage=2.0), (DEFAULT_LEXICAL, DEFAULT_COVERAGE)),
-        (True, Tuning(), (DEFAULT_LEXICAL, DEFAULT_COVERAGE)),
+        (True, Tuning(scale=(20.0,)), (DEFAULT_LEXICAL, DEFAULT_COVERAGE)),
         (1, Tuning(lexical=0.4, coverage=2.0), (1.0, 2.0)),
         (0.3, Tuning(), (0.3, DEFAULT_COVERAGE)),
         ("0.3", Tuning(), (0.3, DEFAULT_COVERAGE)),
-        ("on", Tuning(), (DEFAULT_LEXICAL, DEFAULT_COVERAGE)),
+        ("on", Tuning(scale=(20.0,)), (DEFAULT_LEXICAL, DEFAULT_COVERAGE)),
         ("false", Tuning(lexical=0.4), (0.0, 0.0)),
     ],
 )
@@ -259,7 +260,7 @@ def test_queries_without_text_have_no_words(world):
 def test_words_that_no_document_has_change_nothing(world):
     world.take("write", range(10))
     with_words = world.collection.search("xyzzy plugh", lexical=2.0, explain=True)
-    plain = world.collection.search("xyzzy plugh")
+    plain = world.collection.search("xyzzy plugh", lexical=False)
     assert [(h.id, h.weight) for h in with_words.hits] == [(h.id, h.weight) for h in plain.hits]
     assert {hit.explanation["lexical"] for hit in with_words.hits} == {0.0}
 
@@ -339,12 +340,13 @@ def test_overlaps_as_a_dict_has_them(overlap, asked, passing, count):
     assert not chosen or min(chosen.values()) >= beyond
 
 
-def test_plain_searches_ask_for_no_words(world, monkeypatch):
+def test_a_search_without_words_looks_none_up(world, monkeypatch):
     world.take("write", range(5))
 
     def never(*_):
         raise AssertionError("words were looked up, and nobody asked for them")
 
     monkeypatch.setattr(type(world.store), "lexical_many", never)
-    assert world.collection.search("gold").attended == 5
     assert world.collection.search("gold", lexical=False).attended == 5
+    world.version(identity(WIDTH), Tuning(scale=(20.0,)), activate=True)  # trained without words
+    assert world.collection.search("gold").attended == 5

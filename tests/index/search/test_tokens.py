@@ -71,7 +71,7 @@ def test_the_shares_of_pairs_are_products_of_projected_tokens(
 ) -> None:
     rng = np.random.default_rng(1)
     p = None if settings is None else activate(world, rng, **settings)
-    hits = world.collection.search("gold storm at sea", explain="tokens", k=5).hits
+    hits = world.collection.search("gold storm at sea", explain="tokens", k=5, lexical=False).hits
     asked = token_rows(world.encoder, "gold storm at sea")
     for hit in hits:
         explanation = hit.explanation
@@ -115,7 +115,7 @@ def test_the_pairs_are_those_of_the_query_before_feedback_moved_it(
 ) -> None:
     if trained:
         activate(world, np.random.default_rng(3), normalize_queries=True, normalize_keys=True)
-    query, options = "gold storm at sea", {"explain": "tokens", "k": 12}
+    query, options = "gold storm at sea", {"explain": "tokens", "k": 12, "lexical": False}
     before = {hit.id: hit for hit in world.collection.search(query, **options).hits}
     world.teach("storm at sea", ["d3", "d5"])
     moved = world.collection.search(query, memory=0.7, **options).hits
@@ -185,7 +185,7 @@ def test_tokens_are_those_of_sentence_transformers(exact: Any, tmp_path: Path) -
     data = Data(tmp_path, load_encoder=lambda name: exact)
     collection = data.create("c", encoder=DEFAULT, passages=False)
     collection.upsert([{"id": str(n), "text": text} for n, text in enumerate(texts)])
-    hits = collection.search("who catches a whale?", explain="tokens", k=3).hits
+    hits = collection.search("who catches a whale?", explain="tokens", k=3, lexical=False).hits
     model = SentenceTransformer(find(DEFAULT).place, device="cpu")
     read = model.encode(
         ["who catches a whale?", *texts], output_value="token_embeddings", show_progress_bar=False

@@ -17,6 +17,7 @@ from attend import Data
 from attend.cli import main
 from attend.core.errors import CollectionExists, Conflict, InvalidRequest, Replaced
 from attend.core.liking import Liking
+from attend.core.settings import UNFITTED
 from attend.projection import identity
 from attend.recommend.weights import ItemWeights
 from attend.store import Interaction, NewExample, Question
@@ -138,7 +139,9 @@ def test_an_alias_leads_on(library, narrow):
     assert library.collection("live").settings.encoder == narrow
 
 
-def test_the_promotion_test_decides(library, blunt, tiny_encoder_folder):
+def test_the_promotion_test_decides(library, blunt, tiny_encoder_folder, monkeypatch):
+    # Words alone would answer every question.
+    monkeypatch.setattr("attend.collection.versions.UNFITTED_WORDS", UNFITTED)
     teach(library.collection("books"), 40)
     worse = reindex(library, "books", blunt)
     assert not worse.switched
