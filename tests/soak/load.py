@@ -132,7 +132,7 @@ class Reader(Worker):
         shelf = self.random.choice([None, None, self.random.randrange(SHELVES)])
         asked = Asked(vector, self.random.choice([1, 10, ATTEND]), shelf)
         # The oracle has no model of the move by feedback, of which trainings need some.
-        body = {"query": query, "k": asked.k, "attend": ATTEND, "memory": 0}
+        body = {"query": query, "k": asked.k, "attend": ATTEND, "memory": 0, "lexical": False}
         if shelf is not None:
             body["filter"] = {"shelf": shelf}
         world.oracle.look(self)

@@ -158,7 +158,7 @@ async function versions() {
 function version(each, active) {
   const isActive = each.version === active;
   const kept = each.report.kept === true;
-  const promote = () => change(() => post(path("projections", each.version, "activate"), { force: kept }));
+  const promote = () => change(() => post(`${path("projections", each.version, "activate")}?force=${kept}`));
   return h(
     "li",
     {},
