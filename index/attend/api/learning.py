@@ -68,7 +68,7 @@ class TrainRequest(Request):
     """The loss on a held-out split that has to be ruled out before a promotion, in units of the
     measure."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """Random seed."""
+    """Of the fit of the new version; what is tried and judged has seeds of its own."""
     promote: bool = True
     """False: store what was learned, activate nothing."""
 

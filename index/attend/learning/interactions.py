@@ -516,7 +516,7 @@ class InteractionsTrainer:
         self.memory, histories, times, *_ = self.material
         users = int((lengths(histories) >= 2).sum())
         several = users >= FEWEST_QUESTIONS
-        self.folds = history_folds(histories, self.request.seed, times) if several else []
+        self.folds = history_folds(histories, 0, times) if several else []
         self.share_seen = self.request.share_seen, "request"
         if "share_seen" not in self.request.model_fields_set:
             self.share_seen = read_share_seen(histories, times)
@@ -551,7 +551,7 @@ class InteractionsTrainer:
         share_seen, source = self.share_seen
         look = self.task.look(int((lengths(self.material.histories) >= 2).sum()))
         # Each split in halves of its users; a user is in one half, whatever the split.
-        random = np.random.default_rng(self.request.seed)
+        random = np.random.default_rng(0)
         half = random.integers(HALVES, size=self.material.histories.shape[0])
         judged = []
         for (fold, row), side in product(zip(self.folds, measures, strict=True), range(HALVES)):
@@ -585,7 +585,7 @@ class InteractionsTrainer:
 
     def fit(self, choice: NextItemsChoice) -> NewVersion:
         """Fit a choice to everything."""
-        job = partial(self.fitted, choice, self.material.histories)
+        job = partial(self.fitted, choice, self.material.histories, self.request.seed)
         ((fitted, items),) = run_parallel([job], self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
         memory, settings = self.memory, self.task.settings
@@ -619,7 +619,7 @@ class InteractionsTrainer:
         self, by_fold: Sequence[Mapping[str, Weighed]], name: str | None, place: int, watch: Watch
     ) -> Measures:
         fold, measures = self.folds[place], Measures()
-        fitted = self._fit_recipe(name, fold.training, watch)
+        fitted = self._fit_recipe(name, fold.training, 0, watch)
         for choice in self.choices:
             if choice.plain and name is None:
                 measures[choice] = by_fold[place][choice.form or ""][0]
@@ -638,7 +638,7 @@ class InteractionsTrainer:
         else:
             training = self.material.previous.multiply(fold.training).tocsr()
             several = bool((lengths(training) >= 2).any())
-            fitted, items = self.fitted(choice if several else self.choices[0], training, watch)
+            fitted, items = self.fitted(choice if several else self.choices[0], training, 0, watch)
             recommender = HistoryRanker.of(fitted, self.memory, items)
         return {None: measure(recommender, fold)}
 
@@ -675,17 +675,16 @@ class InteractionsTrainer:
         return HistoryRanker(logits, version.gates(memory.rows), items)
 
     def fitted(
-        self, choice: NextItemsChoice, histories: Sparse, watch: Watch
+        self, choice: NextItemsChoice, histories: Sparse, seed: int, watch: Watch
     ) -> tuple[Fitted, Sparse | None]:
         """Return a fit, and item weights (n, n) on the scale of logits, None for none."""
-        fitted = self._fit_recipe(choice.recipe, histories, watch)
+        fitted = self._fit_recipe(choice.recipe, histories, seed, watch)
         items = None if choice.form is None else self._item_weights(choice.form, histories)
         return choice.of(fitted), items
 
-    def _fit_recipe(self, name: str | None, histories: Sparse, watch: Watch) -> Fitted:
+    def _fit_recipe(self, name: str | None, histories: Sparse, seed: int, watch: Watch) -> Fitted:
         if name is None:
             return next_items.untrained(self.memory)
-        seed = self.request.seed
         return fit_next_items(self.memory, histories, RECIPES[name], seed=seed, watch=watch)
 
     def _is_possible(self, form: str) -> bool:

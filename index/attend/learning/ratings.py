@@ -357,11 +357,11 @@ class RatingsTrainer:
         report, ratings, choices = self.task.active.report, self.material.ratings, self.task.chosen
         recipe, trust = str(choices.get("recipe")), choices.get("trust") or {}
         share = min(1.0, int(report.get("ratings", 0)) / max(1, len(ratings)))
-        random = np.random.default_rng(self.request.seed)
+        random = np.random.default_rng(0)
         then = self.known.some(random.random(len(self.known)) < share)
-        jobs = [partial(self._fit, name, self.known) for name in RECIPES]
+        jobs = [partial(self._fit, name, self.known, 0) for name in RECIPES]
         if recipe in RECIPES and then.several:
-            jobs.append(partial(self._fit, recipe, then))
+            jobs.append(partial(self._fit, recipe, then, 0))
         fits = run_parallel(jobs, self.task.watching("trying"))
         masks = {split: mask for split, mask in self.judging.items() if mask.sum() >= FEWEST}
         judging = ratings.some(np.concatenate([np.flatnonzero(mask) for mask in masks.values()]))
@@ -395,7 +395,7 @@ class RatingsTrainer:
     def fit(self, judgement: RatingJudgement) -> NewVersion:
         """Fit a choice to everything."""
         material, choice = self.material, judgement.choice
-        job = partial(self._fit, choice.recipe, material.ratings)
+        job = partial(self._fit, choice.recipe, material.ratings, self.request.seed)
         ((model, terms),) = run_parallel([job], self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
         trust = np.array([choice.trust.get(split, 0.0) for split in ("unseen", "random")])
@@ -408,8 +408,9 @@ class RatingsTrainer:
             last_key=material.last_key,
         )
 
-    def _fit(self, recipe: str, ratings: Ratings, watch: Watch) -> tuple[RatingModel, Own]:
-        embeddings, seed = self.material.embeddings, self.request.seed
+    def _fit(
+        self, recipe: str, ratings: Ratings, seed: int, watch: Watch
+    ) -> tuple[RatingModel, Own]:
         return fit_ratings(
-            ratings, embeddings, RECIPES[recipe], shape=SHAPE, seed=seed, watch=watch
+            ratings, self.material.embeddings, RECIPES[recipe], shape=SHAPE, seed=seed, watch=watch
         )
