@@ -171,6 +171,12 @@ class KeyTable:
         return np.zeros(len(self.ids), dtype=bool) if self.examples is None else self.examples
 
     @property
+    def own(self) -> KeyTable:
+        """The same without keys of example queries."""
+        own = ~self.is_example
+        return KeyTable.of_keys(self.vectors[own], self.ids[own], self.documents[own])
+
+    @property
     def longest(self) -> float:
         """The length of the longest key; 0 without keys."""
         squares = np.einsum("md,md->m", self.vectors, self.vectors, dtype=np.float64)

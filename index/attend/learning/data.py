@@ -23,7 +23,7 @@ from attend.engines.engine import StoredCollection
 from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import AttentionOptions, plan_of
-from attend.search.layer import best_of, layered
+from attend.search.layer import best_keys, layered
 from attend.search.queries import FeedbackMemory
 from attend.store import StoredProjection
 
@@ -374,7 +374,7 @@ class ServedVersion:
         options = AttentionOptions(attend=version.tuning.attend or ATTEND)
         self.plan = plan_of(version, settings, options, words=True)
         self.mechanism = self.plan.mechanism
-        self.table = version.keys(stored)
+        self.table, self._own = version.keys(stored), version.keys(stored.own)
 
     def logits(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
         """Logits (q, H, c) of queries (q, d) over some documents, over the temperature.
@@ -428,57 +428,72 @@ class ServedVersion:
             if part.left_out is not None:
                 scores[part.left_out.toarray()[:, ranked] > 0] = -np.inf
             if self.plan.layer:
-                scores = self._scored_again(part.embeddings, ranked, scores, words)
+                scores = self._scored_again(part.embeddings, ranked, scores)
             best = top_places(scores, CUT)
             grades = part.relevant.toarray()[:, ranked]
             values.append(ndcg(np.take_along_axis(grades, best, axis=1), ideal_dcg(grades)))
         return np.concatenate(values)
 
-    def _scored_again(
-        self, embeddings: Float32, ranked: Int64, scores: Floats, words: Floats | None
-    ) -> Floats:
+    def _scored_again(self, embeddings: Float32, ranked: Int64, scores: Floats) -> Floats:
         """Return scores (q, c) of some documents by keys and words, with a second layer."""
-        table, z = self.table.some(ranked), scores * self.mechanism.temperature
+        table, z = self._own.some(ranked), scores * self.mechanism.temperature
         if not self.plan.stored_form:
             table = table.with_vectors(self.plan.projection.keys(table.vectors)[:, 0])
-        z = z / self.mechanism.scale[0]
         queries = self.plan.projection.queries(embeddings)[:, 0]
         places = np.broadcast_to(np.arange(len(ranked)), scores.shape)
-        by_keys = z if words is None else z - words
-        return scored_again(table, queries, places, (z, by_keys), self.plan.layer)
+        layer = Layer.of(table, queries, places)
+        return layer.scored(z / self.mechanism.scale[0], self.plan.layer)
 
 
-def scored_again(
-    table: KeyTable,
-    queries: Float32,
-    documents: Int64,
-    scores: tuple[Floats, Floats],
-    share: float,
-) -> Floats:
-    """Return the scores (q, c) of candidates with a second layer over those attended to.
+@dataclass(frozen=True)
+class Layer:
+    """A second layer over candidates, by their own keys.
 
-    Args:
-        table: projected keys, as `queries` (q, d).
-        documents: (q, c) places of the candidates in the table, -1 for none.
-        scores: all of their scores (q, c), and what is due to keys.
-        share: β.
+    Attributes:
+        vectors: (m, d_k) all projected keys.
+        queries: (q, d_k).
+        keys: (q, c) position of each candidate's best key, -1 for none.
     """
-    z, by_keys = scores
-    order = top_places(z, ATTEND)
-    again = np.full(z.shape, -np.inf)
-    width = table.vectors.shape[1]
-    for part in blocks(len(z), order.shape[1] * width):
-        places = order[part]
-        best = np.zeros((*places.shape, width), dtype=np.float32)
-        first = np.take_along_axis(z[part], places, axis=1).astype(np.float64)
-        listed = np.take_along_axis(documents[part], places, axis=1)
-        listed = np.where(np.isfinite(first), listed, -1)
-        for row, query, rows in zip(best, queries[part], listed, strict=True):
-            row[rows >= 0] = best_of(table.some(rows[rows >= 0]), query)
-        first[listed < 0] = -np.inf
-        moved = np.where(listed < 0, 0.0, np.take_along_axis(by_keys[part], places, axis=1))
-        np.put_along_axis(again[part], places, layered(first, moved, best, share), axis=1)
-    return again
+
+    vectors: Floats
+    queries: Floats
+    keys: Int64
+
+    @classmethod
+    def of(cls, table: KeyTable, queries: Floats, documents: Int64) -> Layer:
+        """Find the keys of candidates.
+
+        Args:
+            table: of all documents' own keys, projected as `queries`.
+            documents: (q, c) places of the candidates in the table, -1 for none.
+        """
+        keys = np.empty(documents.shape, dtype=np.int64)
+        for part in blocks(len(queries), len(table.ids)):
+            places = documents[part]
+            found = np.take_along_axis(best_keys(table, queries[part]), places, axis=1)
+            keys[part] = np.where(places < 0, -1, found)
+        return cls(table.vectors, queries, keys)
+
+    def scored(self, scores: Floats, share: float) -> Floats:
+        """Return the scores (q, c) of candidates by it, -inf beyond what is attended to.
+
+        Args:
+            scores: (q, c) by everything else.
+            share: β.
+        """
+        order = top_places(scores, ATTEND)
+        again = np.full(scores.shape, -np.inf)
+        for part in blocks(len(scores), order.shape[1] * self.vectors.shape[1]):
+            places = order[part]
+            first = np.take_along_axis(scores[part], places, axis=1).astype(np.float64)
+            listed = np.take_along_axis(self.keys[part], places, axis=1)
+            there = (listed >= 0) & np.isfinite(first)
+            first[~there] = -np.inf
+            keys = self.vectors[listed]
+            keys[~there] = 0
+            moved = layered(first, self.queries[part], keys, share)
+            np.put_along_axis(again[part], places, moved, axis=1)
+        return again
 
 
 def stored_keys(collection: StoredCollection, version: Version, rows: Int64) -> KeyTable:

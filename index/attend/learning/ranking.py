@@ -24,7 +24,7 @@ from attend.core.types import Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
 from attend.learning.calibration import Calibration, RankingScores
-from attend.learning.data import Memory, Questions, ServedVersion, Sparse, answerable
+from attend.learning.data import Layer, Memory, Questions, ServedVersion, Sparse, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.ranking_model import RECIPE, Candidates, QuestionFold, RankingMaterial
 from attend.learning.selection import LEAST_GAIN, PART_COST, Judged, Split
@@ -51,7 +51,7 @@ LEXICAL = (
     *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
 )
 MEMORY = (0.0, UNTRAINED_MEMORY)
-VOTES = (0.0, 0.2)
+VOTES = (0.0, 0.1, 0.2)
 """The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, how
 far feedback moves a query, and how much its votes count."""
 
@@ -59,9 +59,15 @@ MOST_CALIBRATE = 1000
 """Held-out questions of all folds by which weights are calibrated: each is scored again without
 its answers, which takes longer than a search."""
 
-WORDS = DEFAULT_LEXICAL, DEFAULT_COVERAGE
-"""λ and γ with which a second layer is tried, without example keys: it takes more time than all
-else that is tried of a fit."""
+LAYERED = (
+    (0.0, DEFAULT_LEXICAL, DEFAULT_COVERAGE, 0.0),
+    (0.0, DEFAULT_LEXICAL, DEFAULT_COVERAGE, 0.2),
+    (0.9, 0.75, 1.0, 0.0),
+    (1.0, 0.75, 1.0, 0.0),
+    (1.0, 0.75, 1.0, 0.1),
+)
+"""The factors on example keys, with λ, γ and μ, with which a second layer is tried: it takes more
+time than all else that is tried of a fit."""
 
 OFFSETS = "; key offsets move documents with examples away from the queries of all others"
 """What a reader of a promotion's reason must know where key offsets were learned."""
@@ -95,6 +101,11 @@ class RankingChoice(NamedTuple):
     def cost(self) -> float:
         """The gain in nDCG that all its parts must be worth together."""
         return PART_COST * sum(part > 0 for part in (*self[:3], *self[4:]))
+
+    def again(self, candidates: Candidates, layer: Layer) -> Float32:
+        """Return the scores (q, c) of candidates with its second layer."""
+        scores = candidates.scores(self.examples, self.lexical, self.coverage, self.votes)
+        return layer.scored(scores, self.layer).astype(np.float32)
 
 
 class Ranked(NamedTuple):
@@ -245,13 +256,16 @@ class RankingTrainer:
                 }
                 choice = RankingChoice(share, factor, weight, coverage, memory, votes)
                 rankings[choice] = Ranked(ndcg, (part, sets[0]))
-            if worded and self.memory.unit:
-                choice = RankingChoice(share, 0.0, *WORDS, memory, layer=DEFAULT_LAYER)
-                ndcg = {
-                    split: candidates.ndcg(self._scored_again(part, questions, candidates))
-                    for split, candidates in zip(fold.splits, sets, strict=True)
-                }
-                rankings[choice] = Ranked(ndcg, (part, sets[0]))
+            layered = worded and self.memory.unit
+            layers = self._layers(part, questions, sets) if layered else ()
+            for factor, weight, coverage, votes in LAYERED if layered else ():
+                if factor in factors and votes in by_votes:
+                    tried = share, factor, weight, coverage, memory, votes, DEFAULT_LAYER
+                    ndcg = {
+                        split: candidates.ndcg(RankingChoice(*tried).again(candidates, layer))
+                        for split, candidates, layer in zip(fold.splits, sets, layers, strict=True)
+                    }
+                    rankings[RankingChoice(*tried)] = Ranked(ndcg, (part, sets[0]))
         return rankings
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
@@ -324,13 +338,13 @@ class RankingTrainer:
         )
         return fitted.mixed(start, share)
 
-    def _scored_again(
-        self, fitted: Fitted, questions: Questions, candidates: Candidates
-    ) -> Float32:
-        """Return the scores (q, c) of candidates under a fit, with words and a second layer."""
+    def _layers(
+        self, fitted: Fitted, questions: Questions, sets: Sequence[Candidates]
+    ) -> list[Layer]:
+        """Return the second layers over sets of candidates under a fit."""
         table = self.memory.with_vectors(fitted.keys(self.memory))
         queries = fitted.queries(self.memory, questions.embeddings)
-        return candidates.scored_again(table, queries, *WORDS, DEFAULT_LAYER)
+        return [Layer.of(table, queries, candidates.documents) for candidates in sets]
 
     def _calibrate(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> Calibration:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
@@ -367,7 +381,9 @@ class RankingTrainer:
         attendable = [candidates.attendable(*factors) for _, candidates in bases]
         if choice.layer:
             for place, (fold, (fitted, candidates)) in enumerate(zip(folds, bases, strict=True)):
-                again = self._scored_again(fitted, self._moved(fold, choice.memory), candidates)
+                questions = self._moved(fold, choice.memory)
+                (layer,) = self._layers(fitted, questions, [candidates])
+                again = choice.again(candidates, layer)
                 attendable[place] = exchanged(attendable[place], again)
         scores = RankingScores.of(
             data.stacked(attendable, -np.inf),

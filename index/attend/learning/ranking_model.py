@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from attend.attention import log_shares
-from attend.core.arrays import KeyTable, best, locate, top_mask
+from attend.core.arrays import best, locate, top_mask
 from attend.core.errors import InvalidRequest
 from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
@@ -36,7 +36,6 @@ from attend.learning.data import (
     lengths,
     memory_of,
     products,
-    scored_again,
     stacked,
     top_places,
     word_shares,
@@ -415,17 +414,6 @@ class Candidates(NamedTuple):
     def some(self, members: Int64) -> Candidates:
         """Return the candidates of some of the questions."""
         return Candidates._make(column[members] for column in self)
-
-    def scored_again(
-        self, table: KeyTable, queries: Float32, lexical: float, coverage: float, layer: float
-    ) -> Float32:
-        """Return the scores (q, c) of a second layer, -inf beyond what is attended to.
-
-        Args:
-            table: the keys of all documents, projected as `queries` (q, d) are.
-        """
-        scores = self.scores(0.0, lexical, coverage), self.dense
-        return scored_again(table, queries, self.documents, scores, layer).astype(np.float32)
 
     def attendable(self, *factors: float) -> Float64:
         """Return the scores (q, c) for a softmax, -inf where padded."""

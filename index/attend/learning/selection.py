@@ -61,10 +61,10 @@ def sampled(members: Int64, most: int, random: np.random.Generator) -> Int64:
 PART_COST = 0.0005
 """The gain in nDCG that each further part of the mechanism must be worth."""
 
-DOUBT = 2.0
+DOUBT = 2.5
 """Standard errors by which a choice must be clear of the largest loss that is tolerated."""
 
-LEAD = 0.5
+LEAD = 1.0
 """Standard errors by which a choice must be ahead of the best plain one: a fit has more numbers to
 follow chance with (after the rule of one standard error, Breiman et al. 1984)."""
 

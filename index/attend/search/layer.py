@@ -12,6 +12,7 @@ weigh what those weighed that were there before, so that all that was fitted sta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from attend.api.search import SearchOptions
 from attend.attention import Attended, Logits, Softmax, attend_logits
 from attend.collection.versions import View
-from attend.core.arrays import KeyTable
+from attend.core.arrays import KeyTable, locate
 from attend.core.settings import Settings
 from attend.core.types import Float64, Floats, Int64
 from attend.search.attend import Attention, AttentionOptions, attend
@@ -35,57 +36,70 @@ def attend_twice(
     queries: Queries,
     options: SearchOptions,
     rows: Int64 | None = None,
+    *,
+    examples: Callable[[int], Int64],
 ) -> list[Attention]:
     """Return the attention of each of the queries, with the second layer where a plan has one.
 
     Only queries with texts have one, over a number of documents. See `attend`.
+
+    Args:
+        examples: of a state of the collection, the ids of keys of example queries, which say
+            nothing in other words.
     """
     attentions = attend(view, settings, queries, AttentionOptions.of(options), rows)
     fits = any(queries.texts) and options.attend != "all"
     if not (fits and attentions and attentions[0].scoring.plan.layer):
         return attentions
+    left_out = examples(view.change) if view.version.examples else None
     return [
-        replace(attention, attended=_again(attention), plain=attention.attended)
+        replace(attention, attended=_again(attention, left_out), plain=attention.attended)
         if len(attention.attended.documents)
         else attention
         for attention in attentions
     ]
 
 
-def _again(attention: Attention) -> Attended:
+def _again(attention: Attention, examples: Int64 | None) -> Attended:
     scoring, attended = attention.scoring, attention.attended
     mechanism, z = scoring.mechanism, attended.logits  # (1, n): there is one head
     table = scoring.by_head(scoring.view.keys.lookup(attended.documents))
+    table = replace(table, vectors=table.vectors[:, 0])
+    if examples is not None:
+        table = replace(table, examples=np.isin(table.ids, examples)).own
+    query = scoring.heads[0]  # (1, d)
     order = np.argsort(table.rows)
-    places = order[np.searchsorted(table.rows, attended.documents, sorter=order)]
-    keys = best_of(replace(table, vectors=table.vectors[:, 0]), scoring.heads[0, 0])[places]
-    bias, scale = scoring.word_bias(attended.documents), mechanism.scale[0]
-    by_keys = z if bias is None else z - bias[0]
-    again = layered(z / scale, by_keys / scale, keys[None], scoring.plan.layer)
+    places, present = locate(table.rows[order], attended.documents)
+    positions = best_keys(table, query)[:, order[places]]
+    keys = np.where(present[:, None], table.vectors[positions], np.float32(0))  # (1, n, d)
+    again = layered(z / mechanism.scale[0], query, keys, scoring.plan.layer)
     documents = attended.documents[np.argsort(-again[0], kind="stable")]
     return attend_logits(Logits(documents, z), mechanism)
 
 
-def best_of(table: KeyTable, query: Floats) -> Floats:
-    """Return the best key of each document (n, d) for a query (d,)."""
+def best_keys(table: KeyTable, queries: Floats) -> Int64:
+    """Return the position of the best key of each document for queries (q, d): (q, n)."""
+    positions = np.arange(len(table.ids))
     if table.single:
-        return table.vectors
-    scores = table.vectors @ query.astype(table.vectors.dtype)
-    best: Floats = table.vectors[np.lexsort((-scores, table.ordinals))[table.starts[:-1]]]
-    return best
+        return np.broadcast_to(positions, (len(queries), len(positions)))
+    scores = queries.astype(table.vectors.dtype) @ table.vectors.T  # (q, m)
+    highest = np.repeat(table.best(scores), table.counts, axis=1)
+    found = np.where(scores == highest, positions, len(positions))
+    return np.minimum.reduceat(found, table.starts[:-1], axis=1)
 
 
-def layered(scores: Float64, by_keys: Float64, keys: Floats, share: float) -> Float64:
+def layered(scores: Float64, queries: Floats, keys: Floats, share: float) -> Float64:
     """Return the scores (q, n) of candidates by q'.
 
     Args:
         scores: unscaled, best first; -inf where there is none, with a key of zeros.
-        by_keys: the part of them that is a product of query and key.
-        keys: (q, n, d) the best key of each.
+        queries: (q, d).
+        keys: (q, n, d) the best key of each candidate.
         share: β.
     """
     weights = Softmax.of(SHARPNESS * scores[:, :BEST]).weights.astype(keys.dtype)
     counts = np.isfinite(scores).sum(axis=1, keepdims=True)
     taken = np.einsum("qk,qkd->qd", weights, keys[:, :BEST]) - keys.sum(axis=1) / counts
-    again: Floats = np.matmul(keys, taken[:, :, None].astype(keys.dtype))[:, :, 0]
-    return np.asarray(scores + share * (again - by_keys), dtype=np.float64)
+    moves = (taken - queries).astype(keys.dtype)
+    moved: Floats = np.matmul(keys, moves[:, :, None])[:, :, 0]
+    return np.asarray(scores + share * moved, dtype=np.float64)

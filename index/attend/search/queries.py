@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ CHARACTERS = 100
 
 NO_DIRECTION = 1e-6
 """Length of a blend of unit vectors below which only rounding is left."""
+
+
+T = TypeVar("T")
 
 
 class Queries(NamedTuple):
@@ -572,14 +575,39 @@ def _best_keys(questions: Float32, owners: Int64, places: Int64, keys: KeyTable)
     return nearest
 
 
+class ByExamples(Generic[T]):
+    """What is read of the examples of one collection, again only where these have changed."""
+
+    def __init__(self, store: CollectionStore, read: Callable[[], T], nothing: T) -> None:
+        """
+        Args:
+            nothing: what there is without an example.
+        """
+        self._store, self._read, self._nothing = store, read, nothing
+        self._lock = threading.Lock()
+        # The state of the collection that was asked for last, and what was read of its examples.
+        self._latest: tuple[int, tuple[tuple[int, ...] | None, T] | None] = (-1, None)
+
+    def of(self, change: int) -> T:
+        """Return what there is in a state of the collection."""
+        known, read = self._latest
+        if known == change and read is not None:
+            return read[1]
+        with self._lock, self._store.reading():
+            state, (_, before) = self._store.example_state(), self._latest
+            if before is None or before[0] != state:
+                before = state, self._read() if state and state[0] else self._nothing
+            self._latest = change, before
+            return before[1]
+
+
 class FeedbackReader:
-    """Reads the memory of one collection's feedback, again only where examples have changed."""
+    """Reads the feedback of one collection: its memory, and the keys that it adds."""
 
     def __init__(self, store: CollectionStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        # The state of the collection that was read last, that of its examples, and their memory.
-        self._latest: tuple[int, tuple[int, ...] | None, FeedbackMemory | None] = (-1, None, None)
+        self._memory = ByExamples(store, lambda: FeedbackMemory.of(store), None)
+        none = np.empty(0, dtype=np.int64)
+        self.example_keys = ByExamples(store, store.example_keys, none).of
 
     def queries(
         self,
@@ -599,9 +627,7 @@ class FeedbackReader:
             embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
         strength = version.memory if strength is None else strength
         if strength:
-            change, _, memory = self._latest
-            if change != view.change:
-                memory = self._read(view.change)
+            memory = self._memory.of(view.change)
             asks = np.array(query.rows) == 0  # a document that asks is no question
             if memory is not None and asks.any():
                 after = np.where(asks[:, None], memory.moved(embeddings, strength), embeddings)
@@ -618,12 +644,3 @@ class FeedbackReader:
                 both = [_joined([(scores, 1.0) for scores in pair]) for pair in pairs]
                 return moved._replace(words=both, votes=votes)
         return query._replace(embeddings=embeddings, words=words)
-
-    def _read(self, change: int) -> FeedbackMemory | None:
-        with self._lock, self._store.reading():
-            _, before, memory = self._latest
-            state = self._store.example_state()
-            if state != before:
-                memory = FeedbackMemory.of(self._store) if state and state[0] else None
-            self._latest = change, state, memory
-            return memory

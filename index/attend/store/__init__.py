@@ -446,6 +446,10 @@ class CollectionStore(Protocol):
     def own_keys(self, rows: Int64) -> KeyTable:
         """Return the documents' keys without those of examples, in the order (row, key id)."""
 
+    def example_keys(self) -> Int64:
+        """Return the ids of all keys of example queries."""
+        raise self.unsupported("examples")
+
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         """Return the raw embeddings of keys, in the order of `ids`, without gone ones."""
 

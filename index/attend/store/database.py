@@ -305,6 +305,10 @@ class Store(CollectionStore):
         )
         return sql.key_table(keys.fetchall())
 
+    def example_keys(self) -> Int64:
+        keys = self._read().execute("SELECT id FROM keys WHERE example IS NOT NULL")
+        return np.array([key for (key,) in keys], dtype=np.int64)
+
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         rows = self._read().execute(
             f"{_WITH_EXAMPLES} AND keys.id {LISTED}", [json.dumps(list(ids))]
