@@ -177,11 +177,8 @@ class Collection:
                 view, rows = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
-                feedback = self._readers.feedback
-                queries = feedback.queries(query, words, view, options.memory)
-                attended = attend_twice(
-                    view, self.settings, queries, options, rows, examples=feedback.example_keys
-                )
+                queries = self._readers.feedback.queries(query, words, view, options.memory)
+                attended = attend_twice(view, self.settings, queries, options, rows)
             with timed("fetch"):
                 parts = self._readers
                 if options.rerank:

@@ -173,8 +173,8 @@ class KeyTable:
     @property
     def own(self) -> KeyTable:
         """The same without keys of example queries."""
-        own = ~self.is_example
-        return KeyTable.of_keys(self.vectors[own], self.ids[own], self.documents[own])
+        texts = ~self.is_example
+        return KeyTable.of_keys(self.vectors[texts], self.ids[texts], self.documents[texts])
 
     @property
     def longest(self) -> float:

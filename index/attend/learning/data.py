@@ -441,38 +441,26 @@ class ServedVersion:
             table = table.with_vectors(self.plan.projection.keys(table.vectors)[:, 0])
         queries = self.plan.projection.queries(embeddings)[:, 0]
         places = np.broadcast_to(np.arange(len(ranked)), scores.shape)
-        layer = Layer.of(table, queries, places)
+        layer = SecondLayer(table, queries, places)
         return layer.scored(z / self.mechanism.scale[0], self.plan.layer)
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A second layer over candidates, by their own keys.
+class SecondLayer:
+    """A second layer over candidates, by their own keys."""
 
-    Attributes:
-        vectors: (m, d_k) all projected keys.
-        queries: (q, d_k).
-        keys: (q, c) position of each candidate's best key, -1 for none.
-    """
-
-    vectors: Floats
-    queries: Floats
-    keys: Int64
-
-    @classmethod
-    def of(cls, table: KeyTable, queries: Floats, documents: Int64) -> Layer:
-        """Find the keys of candidates.
-
+    def __init__(self, table: KeyTable, queries: Floats, documents: Int64) -> None:
+        """
         Args:
-            table: of all documents' own keys, projected as `queries`.
+            table: all documents' own keys, projected as `queries` (q, d_k) are.
             documents: (q, c) places of the candidates in the table, -1 for none.
         """
-        keys = np.empty(documents.shape, dtype=np.int64)
+        self._vectors, self._queries = table.vectors, queries
+        # The position of each candidate's best key, -1 for none.
+        self._keys = np.empty(documents.shape, dtype=np.int64)
         for part in blocks(len(queries), len(table.ids)):
             places = documents[part]
-            found = np.take_along_axis(best_keys(table, queries[part]), places, axis=1)
-            keys[part] = np.where(places < 0, -1, found)
-        return cls(table.vectors, queries, keys)
+            positions = np.take_along_axis(best_keys(table, queries[part]), places, axis=1)
+            self._keys[part] = np.where(places < 0, -1, positions)
 
     def scored(self, scores: Floats, share: float) -> Floats:
         """Return the scores (q, c) of candidates by it, -inf beyond what is attended to.
@@ -483,15 +471,15 @@ class Layer:
         """
         order = top_places(scores, ATTEND)
         again = np.full(scores.shape, -np.inf)
-        for part in blocks(len(scores), order.shape[1] * self.vectors.shape[1]):
+        for part in blocks(len(scores), order.shape[1] * self._vectors.shape[1]):
             places = order[part]
             first = np.take_along_axis(scores[part], places, axis=1).astype(np.float64)
-            listed = np.take_along_axis(self.keys[part], places, axis=1)
+            listed = np.take_along_axis(self._keys[part], places, axis=1)
             there = (listed >= 0) & np.isfinite(first)
             first[~there] = -np.inf
-            keys = self.vectors[listed]
+            keys = self._vectors[listed]
             keys[~there] = 0
-            moved = layered(first, self.queries[part], keys, share)
+            moved = layered(first, self._queries[part], keys, share)
             np.put_along_axis(again[part], places, moved, axis=1)
         return again
 

@@ -24,7 +24,7 @@ from attend.core.types import Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
 from attend.learning.calibration import Calibration, RankingScores
-from attend.learning.data import Layer, Memory, Questions, ServedVersion, Sparse, answerable
+from attend.learning.data import Memory, Questions, SecondLayer, ServedVersion, Sparse, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.ranking_model import RECIPE, Candidates, QuestionFold, RankingMaterial
 from attend.learning.selection import LEAST_GAIN, PART_COST, Judged, Split
@@ -102,7 +102,7 @@ class RankingChoice(NamedTuple):
         """The gain in nDCG that all its parts must be worth together."""
         return PART_COST * sum(part > 0 for part in (*self[:3], *self[4:]))
 
-    def again(self, candidates: Candidates, layer: Layer) -> Float32:
+    def again(self, candidates: Candidates, layer: SecondLayer) -> Float32:
         """Return the scores (q, c) of candidates with its second layer."""
         scores = candidates.scores(self.examples, self.lexical, self.coverage, self.votes)
         return layer.scored(scores, self.layer).astype(np.float32)
@@ -340,11 +340,11 @@ class RankingTrainer:
 
     def _layers(
         self, fitted: Fitted, questions: Questions, sets: Sequence[Candidates]
-    ) -> list[Layer]:
+    ) -> list[SecondLayer]:
         """Return the second layers over sets of candidates under a fit."""
         table = self.memory.with_vectors(fitted.keys(self.memory))
         queries = fitted.queries(self.memory, questions.embeddings)
-        return [Layer.of(table, queries, candidates.documents) for candidates in sets]
+        return [SecondLayer(table, queries, candidates.documents) for candidates in sets]
 
     def _calibrate(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> Calibration:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""

@@ -62,11 +62,13 @@ PART_COST = 0.0005
 """The gain in nDCG that each further part of the mechanism must be worth."""
 
 DOUBT = 2.5
-"""Standard errors by which a choice must be clear of the largest loss that is tolerated."""
+"""Standard errors by which a choice must be clear of the largest loss that is tolerated: more than
+the promotion test asks for, since the best of many choices looks better than it is."""
 
 LEAD = 1.0
-"""Standard errors by which a choice must be ahead of the best plain one: a fit has more numbers to
-follow chance with (after the rule of one standard error, Breiman et al. 1984)."""
+"""Standard errors by which a choice must be ahead of the best plain one, up to the tolerance: a fit
+has more numbers to follow chance with (after the rule of one standard error, Breiman et al.
+1984)."""
 
 Fold = TypeVar("Fold")
 
@@ -137,7 +139,7 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     promotion test then says how many more questions could tell. One that loses more than the
     tolerance on known documents against a plain one is taken only where no other gains anything: a
     gain on new documents is no reason to lose where most of the use is. One that is not plain has
-    to lead the best that is by half a standard error.
+    to lead the best that is by one standard error, or by the tolerance where that is less.
     """
     choices = list(judged[0].after)
     every = [np.stack([fold.after[name] for name in choices]) for fold in judged]  # (c, h)
@@ -168,7 +170,8 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     against = [fold._replace(before=fold.after[choices[rival]]) for fold in judged]
     outcomes = outcomes_of(against, [fold.after[choices[first]] for fold in judged])
     mix = mixed(outcomes, share_seen)
-    least = LEAD * len(mix.units) * float(_errors(mix.after - mix.before))
+    error = len(mix.units) * float(_errors(mix.after - mix.before))
+    least = min(LEAD * error, tolerance)
     return choices[first if totals[first] - totals[rival] >= least else rival]
 
 

@@ -12,7 +12,6 @@ weigh what those weighed that were there before, so that all that was fitted sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -36,36 +35,29 @@ def attend_twice(
     queries: Queries,
     options: SearchOptions,
     rows: Int64 | None = None,
-    *,
-    examples: Callable[[int], Int64],
 ) -> list[Attention]:
     """Return the attention of each of the queries, with the second layer where a plan has one.
 
     Only queries with texts have one, over a number of documents. See `attend`.
-
-    Args:
-        examples: of a state of the collection, the ids of keys of example queries, which say
-            nothing in other words.
     """
     attentions = attend(view, settings, queries, AttentionOptions.of(options), rows)
     fits = any(queries.texts) and options.attend != "all"
     if not (fits and attentions and attentions[0].scoring.plan.layer):
         return attentions
-    left_out = examples(view.change) if view.version.examples else None
     return [
-        replace(attention, attended=_again(attention, left_out), plain=attention.attended)
+        replace(attention, attended=_again(attention), plain=attention.attended)
         if len(attention.attended.documents)
         else attention
         for attention in attentions
     ]
 
 
-def _again(attention: Attention, examples: Int64 | None) -> Attended:
+def _again(attention: Attention) -> Attended:
     scoring, attended = attention.scoring, attention.attended
     mechanism, z = scoring.mechanism, attended.logits  # (1, n): there is one head
     table = scoring.by_head(scoring.view.keys.lookup(attended.documents))
     table = replace(table, vectors=table.vectors[:, 0])
-    if examples is not None:
+    if (examples := scoring.queries.examples) is not None:  # these say nothing in other words
         table = replace(table, examples=np.isin(table.ids, examples)).own
     query = scoring.heads[0]  # (1, d)
     order = np.argsort(table.rows)
@@ -84,8 +76,8 @@ def best_keys(table: KeyTable, queries: Floats) -> Int64:
         return np.broadcast_to(positions, (len(queries), len(positions)))
     scores = queries.astype(table.vectors.dtype) @ table.vectors.T  # (q, m)
     highest = np.repeat(table.best(scores), table.counts, axis=1)
-    found = np.where(scores == highest, positions, len(positions))
-    return np.minimum.reduceat(found, table.starts[:-1], axis=1)
+    highest_at = np.where(scores == highest, positions, len(positions))
+    return np.minimum.reduceat(highest_at, table.starts[:-1], axis=1)
 
 
 def layered(scores: Float64, queries: Floats, keys: Floats, share: float) -> Float64:

@@ -45,6 +45,7 @@ class Queries(NamedTuple):
         before: the embeddings before feedback moved them, and the `memory` that did; None where
             none did.
         votes: what feedback adds to the words of each embedding; None where it does not vote.
+        examples: the ids of the keys of example queries; None where no second layer asks for them.
         texts: for each embedding the texts behind it with their shares; empty for vectors and
             documents.
         rows: (q) the document that each embedding is of; -1 for a blend with documents, 0 for
@@ -59,6 +60,7 @@ class Queries(NamedTuple):
     before: Float32 | None = None
     memory: FeedbackMemory | None = None
     votes: Sequence[WordScores] | None = None
+    examples: Int64 | None = None
     texts: tuple[tuple[tuple[str, float], ...], ...] = ()
     rows: tuple[int, ...] = ()
     made_of: tuple[int, ...] = ()
@@ -578,25 +580,20 @@ def _best_keys(questions: Float32, owners: Int64, places: Int64, keys: KeyTable)
 class ByExamples(Generic[T]):
     """What is read of the examples of one collection, again only where these have changed."""
 
-    def __init__(self, store: CollectionStore, read: Callable[[], T], nothing: T) -> None:
-        """
-        Args:
-            nothing: what there is without an example.
-        """
-        self._store, self._read, self._nothing = store, read, nothing
-        self._lock = threading.Lock()
+    def __init__(self, store: CollectionStore, read: Callable[[], T | None]) -> None:
+        self._store, self._read, self._lock = store, read, threading.Lock()
         # The state of the collection that was asked for last, and what was read of its examples.
-        self._latest: tuple[int, tuple[tuple[int, ...] | None, T] | None] = (-1, None)
+        self._latest: tuple[int, tuple[tuple[int, ...] | None, T | None] | None] = (-1, None)
 
-    def of(self, change: int) -> T:
-        """Return what there is in a state of the collection."""
-        known, read = self._latest
-        if known == change and read is not None:
+    def of(self, change: int) -> T | None:
+        """Return what there is in a state of the collection; None without an example."""
+        latest, read = self._latest
+        if latest == change and read is not None:
             return read[1]
         with self._lock, self._store.reading():
             state, (_, before) = self._store.example_state(), self._latest
             if before is None or before[0] != state:
-                before = state, self._read() if state and state[0] else self._nothing
+                before = state, self._read() if state and state[0] else None
             self._latest = change, before
             return before[1]
 
@@ -605,9 +602,8 @@ class FeedbackReader:
     """Reads the feedback of one collection: its memory, and the keys that it adds."""
 
     def __init__(self, store: CollectionStore) -> None:
-        self._memory = ByExamples(store, lambda: FeedbackMemory.of(store), None)
-        none = np.empty(0, dtype=np.int64)
-        self.example_keys = ByExamples(store, store.example_keys, none).of
+        self._memory = ByExamples(store, lambda: FeedbackMemory.of(store))
+        self._keys = ByExamples(store, store.example_keys)
 
     def queries(
         self,
@@ -623,6 +619,8 @@ class FeedbackReader:
             strength: α; that of the version if None.
         """
         version, embeddings = view.version, query.embeddings
+        if version.examples and version.tuning.layer:
+            query = query._replace(examples=self._keys.of(view.change))
         if version.terms:
             embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
         strength = version.memory if strength is None else strength

@@ -341,13 +341,10 @@ class Store(CollectionStore):
             select = _WITH_EXAMPLES if examples else _OWN
             # `+`: by the key's id, of which few are new, and not by document, of which many are.
             order = "ORDER BY +keys.document, keys.id"
-            keys = db.execute(f"{select} AND keys.id > ? {order}", [last_key])
+            keys = db.execute(f"{select} AND keys.id > ? {order}", [last_key]).fetchall()
             removed = db.execute("SELECT key FROM removals WHERE id > ?", [last_removal])
-            return KeyChanges(
-                sql.read_state(db),
-                sql.key_table(keys.fetchall()),
-                np.array([row[0] for row in removed], dtype=np.int64),
-            )
+            gone = np.array([row[0] for row in removed], dtype=np.int64)
+            return KeyChanges(sql.read_state(db), sql.key_table(keys), gone)
 
     def example_state(self) -> tuple[int, ...]:
         # Whatever deletes an example lowers the count; a new one has a new id.

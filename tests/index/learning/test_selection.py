@@ -103,7 +103,7 @@ def test_a_fit_has_to_lead_what_has_none_by_a_part_of_the_standard_error():
 def test_a_choice_that_may_lose_is_taken_only_where_all_may():
     """A safe gain is worth more than a larger one that the promotion test would refuse."""
     rng = np.random.default_rng(0)
-    risky = 0.5 + rng.normal(0.1, 0.5, 40)
+    risky = 0.5 + rng.normal(0.15, 0.5, 40)
     judged = [fold("unseen", range(40), [0.5] * 40, PLAIN=[0.5] * 40, LEARNED=risky)]
     judged[0].after[WORDS] = np.full(40, 0.51)
     assert best(judged, 0.5) == LEARNED

@@ -11,7 +11,7 @@ from scipy import sparse
 from attend.api.learning import TrainRequest
 from attend.collection.data import Data
 from attend.collection.versions import Version
-from attend.core.settings import Tuning
+from attend.core.settings import UNFITTED_WORDS, Tuning
 from attend.learning.answer_model import DocumentFold
 from attend.learning.answers import read_answers, shared_words
 from attend.learning.data import Questions, ServedVersion, stored_keys
@@ -128,14 +128,18 @@ def test_what_answers_now_is_scored_as_a_search_scores_it(library, name):
     np.testing.assert_allclose(mine - mine.mean(), expected - expected.mean(), atol=5e-3)
 
 
-def test_a_second_layer_ranks_as_a_search_does(library):
+@pytest.mark.parametrize("examples", [0.0, 0.9])
+def test_a_second_layer_ranks_as_a_search_does(library, examples):
     """Each of the documents as the only answer to one question."""
+    text = "whale of the sea " + " ".join(WORDS[:4])
+    tuning = {}
+    if examples:
+        tuning = UNFITTED_WORDS.model_copy(update={"examples": examples, "memory": 0.0}).stored()
     projection = identity(32)
     version = library.store.add_projection(
-        *(projection.kind, projection.to_bytes(), projection.fingerprint, {}), tuning={}
+        *(projection.kind, projection.to_bytes(), projection.fingerprint, {}), tuning=tuning
     )
     library.activate(version)
-    text = "whale of the sea " + " ".join(WORDS[:4])
     hits = library.search(text, k=10, memory=0, explain=True).hits
     assert any(hit.explanation["layer"] for hit in hits)
     rows = np.array([each.row for each in library.store.scroll(0, 100)])

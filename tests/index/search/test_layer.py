@@ -59,6 +59,33 @@ def test_a_query_takes_the_best_keys_less_the_mean_of_all(world: World, attend: 
         assert parts["dense"] + parts["lexical"] + parts["layer"] == pytest.approx(hit.score)
 
 
+def test_example_keys_are_found_and_not_taken_up(world: World) -> None:
+    """An example has the query's own words: q' is of documents, also of one that has newer keys."""
+    world.teach(QUERY, ["d3"])
+    world.take("write", [3])
+    fields = UNFITTED_WORDS.model_dump() | {"examples": 0.9, "memory": 0.0}
+    one, two = (
+        world.version(identity(WIDTH), Tuning(**fields | {"layer": layer})).number
+        for layer in (0.0, DEFAULT_LAYER)
+    )
+    before, after = (
+        world.collection.search(QUERY, projection=version, k=30, explain=True).hits
+        for version in (one, two)
+    )
+    (taught,) = (hit for hit in before if hit.id == "d3")
+    assert taught.explanation["dense"] == pytest.approx(0.9 * 20)  # by its example
+    query = world.encoder.encode_queries([QUERY])[0].astype(float)
+    rows = {id: stored.row for id, stored in world.store.find([h.id for h in before]).items()}
+    table = world.store.own_keys(np.array(list(rows.values())))
+    keys = dict(zip(table.rows.tolist(), np.split(table.vectors, table.starts[1:-1]), strict=True))
+    best = np.array([max(keys[rows[hit.id]], key=lambda k: k @ query) for hit in before])
+    z = np.array([hit.score for hit in before]) / 20
+    shares = np.exp(SHARPNESS * (z[:BEST] - z[0]))
+    taken = shares / shares.sum() @ best[:BEST] - best.mean(axis=0)
+    order = np.argsort(-(z + DEFAULT_LAYER * (best @ taken - best @ query)), kind="stable")
+    assert [hit.id for hit in after] == [before[place].id for place in order]
+
+
 def test_it_is_of_searches_by_text_with_the_words_of_the_version(
     world: World, tmp_path: Path
 ) -> None:
