@@ -60,9 +60,8 @@ def test_a_query_takes_the_best_keys_less_the_mean_of_all(world: World, attend: 
 
 
 def test_example_keys_are_found_and_not_taken_up(world: World) -> None:
-    """An example has the query's own words: q' is of documents, also of one that has newer keys."""
+    """An example has the query's own words: q' is made of documents."""
     world.teach(QUERY, ["d3"])
-    world.take("write", [3])
     fields = UNFITTED_WORDS.model_dump() | {"examples": 0.9, "memory": 0.0}
     one, two = (
         world.version(identity(WIDTH), Tuning(**fields | {"layer": layer})).number
