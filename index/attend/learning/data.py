@@ -212,6 +212,41 @@ def histories_of(users: Int64, documents: Int64, shape: tuple[int, int]) -> Spar
     return histories
 
 
+TIMED = 0.9
+"""The share of interactions that need a time for a division by time; those without count as the
+earliest."""
+
+LATEST = 0.1
+"""The share of interactions that are the latest ones."""
+
+
+def moments_of(times: Float64) -> Float64 | None:
+    """Return the times of interactions (t,), those without as the earliest; None where too few
+    have one, or all have the same."""
+    timed = times[np.isfinite(times)]
+    if len(timed) < TIMED * len(times) or not len(timed) or timed.min() == timed.max():
+        return None
+    return np.where(np.isnan(times), -np.inf, times)
+
+
+def read_share_seen(histories: Sparse, times: Float64) -> tuple[float, str]:
+    """Read how many of the next interactions are with documents that histories (u, n) have, and
+    return the share and where it comes from.
+
+    By the times (t,) of their entries: of the latest ones, those with documents that earlier ones
+    have, too. Without times: the chance that one is of a document which has no other is what the
+    next one has to be of a new document (Good 1953), if they come in no order.
+    """
+    moments = moments_of(times)
+    counts = np.bincount(histories.indices, minlength=histories.shape[1])
+    if moments is None:
+        return 1 - float((counts == 1).sum() / max(1, histories.nnz)), "counts"
+    late = moments > np.quantile(moments, 1 - LATEST, method="lower")
+    documents = histories.indices[late]
+    earlier = counts - np.bincount(documents, minlength=len(counts))
+    return float((earlier[documents] > 0).mean()), "times"
+
+
 def without(histories: Sparse, left_out: Bool) -> Sparse:
     """Return histories without some of the interactions (those of `histories.data`, in order)."""
     rows = np.repeat(np.arange(histories.shape[0]), lengths(histories))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from attend.core.arrays import unit
 from attend.core.errors import Conflict
@@ -141,10 +142,10 @@ def shuffled_batches(
 def run_parallel(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> list[Result]:
     """Return the results of jobs that run at once, each with a callback for its progress.
 
-    There is a worker for each core, each with one thread of torch: the products of a fit are small,
-    and two threads that wait for each other at every one of them take longer than one, and three
-    times as long beside other work. An exception of a job, or of `watch`, stops the others at their
-    next report, and those that wait do not begin.
+    There is a worker for each core, each with one thread of torch and one of BLAS: the products of
+    a fit are small, and two threads that wait for each other at every one of them take longer than
+    one, and three times as long beside other work. An exception of a job, or of `watch`, stops the
+    others at their next report, and those that wait do not begin.
     """
     lock, done, stopped = threading.Lock(), [0.0] * len(jobs), threading.Event()
 
@@ -165,7 +166,10 @@ def run_parallel(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> lis
     threads = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
-        with ThreadPoolExecutor(cores, initializer=partial(torch.set_num_threads, 1)) as pool:
+        with (
+            threadpool_limits(1, user_api="blas"),
+            ThreadPoolExecutor(cores, initializer=partial(torch.set_num_threads, 1)) as pool,
+        ):
             running = [pool.submit(run, place, job) for place, job in enumerate(jobs)]
             try:
                 # In the order in which they end: the last one may fail first.

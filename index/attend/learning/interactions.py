@@ -22,9 +22,16 @@ from attend.core.settings import Tuning
 from attend.core.types import Bool, Float64, Floats, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, next_items, selection
-from attend.learning.data import BLOCK, Memory, ServedVersion, Sparse, lengths, products, without
+from attend.learning.data import Memory, ServedVersion, Sparse, lengths, products, without
 from attend.learning.fit import Fitted, Watch, run_parallel
-from attend.learning.next_items import MOST_ITEMS, RECIPES, ClosedForm, fit_next_items, item_weights
+from attend.learning.next_items import (
+    MOST_ITEMS,
+    RECIPES,
+    ClosedForm,
+    ItemModel,
+    fit_next_items,
+    item_weights,
+)
 from attend.learning.selection import (
     LEAST_GAIN,
     PART_COST,
@@ -118,6 +125,10 @@ def read_histories(collection: StoredCollection, last: int, seed: int) -> Histor
 WITHHELD = 0.2
 """The share of a user's interactions, and of all documents, that is withheld."""
 
+JUDGED = 0.5
+"""The share of users whose interactions are withheld. A model fitted without a fifth of all
+interactions is another model than the one that will serve."""
+
 MOST_JUDGES = 3000
 """Users that judge a split: more make its figures no truer than they need to be."""
 
@@ -129,14 +140,6 @@ FEWEST_RANKED = 200
 
 FEWEST_USERS = 500
 """Users that judge where there are as many, however few are left to learn from."""
-
-JUDGED = 0.5
-"""The share of users whose interactions are withheld. A model fitted without a fifth of all
-interactions is another model than the one that will serve."""
-
-TIMED = 0.9
-"""The share of interactions that need a time for a division by time; those without count as the
-earliest."""
 
 
 class HistoryFold(NamedTuple):
@@ -158,6 +161,12 @@ class HistoryFold(NamedTuple):
     target: Sparse
     candidates: Bool | None
     after: float | None = None
+
+    @property
+    def ranked(self) -> Bool:
+        """(n,) what is ranked."""
+        everything = np.ones(self.history.shape[1], dtype=bool)
+        return everything if self.candidates is None else self.candidates
 
     @property
     def figures(self) -> dict[str, Json]:
@@ -182,7 +191,7 @@ def history_folds(histories: Sparse, seed: int, times: Float64 | None = None) ->
         times: (t,) of the entries of the histories, in their order; NaN where one has none.
     """
     random = np.random.default_rng(seed)
-    moments = None if times is None else moments_of(times)
+    moments = None if times is None else data.moments_of(times)
     if moments is None:
         known = _random_histories(histories, random)
     else:
@@ -191,40 +200,13 @@ def history_folds(histories: Sparse, seed: int, times: Float64 | None = None) ->
     return [fold for fold in folds if len(fold.users) and (lengths(fold.training) >= 2).any()]
 
 
-def moments_of(times: Float64) -> Float64 | None:
-    """Return the times of interactions (t,), those without as the earliest; None where too few
-    have one, or all have the same."""
-    timed = times[np.isfinite(times)]
-    if len(timed) < TIMED * len(times) or not len(timed) or timed.min() == timed.max():
-        return None
-    return np.where(np.isnan(times), -np.inf, times)
-
-
-def read_share_seen(histories: Sparse, times: Float64) -> tuple[float, str]:
-    """Read how many of the next interactions are with documents that histories (u, n) have, and
-    return the share and where it comes from.
-
-    By the times (t,) of their entries: of the latest ones, those with documents that earlier ones
-    have, too. Without times: the chance that one is of a document which has no other is what the
-    next one has to be of a new document (Good 1953), if they come in no order.
-    """
-    moments = moments_of(times)
-    counts = np.bincount(histories.indices, minlength=histories.shape[1])
-    if moments is None:
-        return 1 - float((counts == 1).sum() / max(1, histories.nnz)), "counts"
-    late = moments > np.quantile(moments, 1 - WITHHELD * JUDGED, method="lower")
-    documents = histories.indices[late]
-    earlier = counts - np.bincount(documents, minlength=len(counts))
-    return float((earlier[documents] > 0).mean()), "times"
-
-
 def _latest_histories(
     histories: Sparse, times: Float64, random: np.random.Generator
 ) -> HistoryFold:
     """Withhold everything after one time, or each user's latest where few users could judge so."""
     several = int((lengths(histories) >= 2).sum())
     enough = min(FEWEST_USERS, several // 3)
-    for share, fewest in ((WITHHELD * JUDGED, FEWEST_USERS), (WITHHELD, enough)):
+    for share, fewest in ((data.LATEST, FEWEST_USERS), (WITHHELD, enough)):
         after = float(np.quantile(times, 1 - share, method="lower"))
         out = times > after
         training, target = without(histories, out), without(histories, ~out)
@@ -302,9 +284,21 @@ class HistoryRanker(NamedTuple):
 
         return cls(logits, gates, items)
 
+    def shares(self, history: Sparse, documents: Int64) -> tuple[Int64, Floats]:
+        """Return the documents in a history (i,), ascending, and the exponentials of their logits
+        over others, each of the largest (i, c)."""
+        sources = np.unique(history.indices)
+        shares = np.empty((len(sources), len(documents)), dtype=np.float32)
+        for part in data.blocks(len(sources), 4 * len(documents)):
+            z = self.logits(sources[part], documents)
+            if self.items is not None:
+                z = z + self.items[sources[part]].toarray()[:, documents]
+            shares[part] = summed(z)[1]
+        return sources, shares
 
-MOST_LOGITS = 100_000_000
-"""Logits of all histories that are kept at once: 400 MB."""
+
+MOST_SHARES = 100_000_000
+"""Exponentials of all histories that are kept at once: 400 MB."""
 
 
 def measure(recommender: HistoryRanker, fold: HistoryFold) -> tuple[Float64, Float64]:
@@ -313,20 +307,19 @@ def measure(recommender: HistoryRanker, fold: HistoryFold) -> tuple[Float64, Flo
     Returns: figures of each user (h,), with binary relevance: nDCG@10, and recall@10 of what was
         withheld.
     """
-    ranked = fold.candidates
-    if ranked is None:
-        ranked = np.ones(fold.history.shape[1], dtype=bool)
-    column_of, figures = np.cumsum(ranked) - 1, []
-    sources = np.unique(fold.history.indices)
-    if len(sources) * int(ranked.sum()) <= MOST_LOGITS:
-        # Once for all users: long histories have most documents in common.
-        every = recommender.logits(sources, np.flatnonzero(ranked))
-        recommender = recommender._replace(
-            logits=lambda documents, _: every[np.searchsorted(sources, documents)]
-        )
-    for part in _blocks(fold.history, int(ranked.sum())):
-        weights = history_weights(recommender, fold.history[part], ranked)
-        target = fold.target[part]
+    ranked, documents = fold.ranked, np.flatnonzero(fold.ranked)
+    # Once for all users: long histories have most documents in common.
+    is_small = len(np.unique(fold.history.indices)) * len(documents) <= MOST_SHARES
+    every = recommender.shares(fold.history, documents) if is_small else None
+    return measured(fold, lambda history: history_weights(recommender, history, ranked, every))
+
+
+def measured(fold: HistoryFold, weigh: Callable[[Sparse], Floats]) -> tuple[Float64, Float64]:
+    """Return the figures of each user of a fold, by what gives weights to histories: (h, r)."""
+    column_of, figures = np.cumsum(fold.ranked) - 1, []
+    longest = int(lengths(fold.history).max())
+    for part in data.blocks(len(fold.users), 4 * longest * int(fold.ranked.sum())):
+        weights, target = weigh(fold.history[part]), fold.target[part]
         right, withheld = np.zeros(weights.shape, dtype=bool), lengths(target)
         right[np.repeat(np.arange(len(weights)), withheld), column_of[target.indices]] = True
         hits = np.take_along_axis(right, data.top_places(weights, CUT), axis=1)
@@ -336,45 +329,40 @@ def measure(recommender: HistoryRanker, fold: HistoryFold) -> tuple[Float64, Flo
     return gains, recall
 
 
-def history_weights(recommender: HistoryRanker, history: Sparse, ranked: Bool) -> Float64:
-    """(h, r): w(d) of each user over the ranked documents; -1 for what is in their history."""
-    documents = np.flatnonzero(ranked)
-    column_of = np.cumsum(ranked) - 1
-    sources, row = np.unique(history.indices, return_inverse=True)  # (i,), (t,)
-    users = np.repeat(np.arange(history.shape[0]), lengths(history))  # (t,)
+def history_weights(
+    recommender: HistoryRanker,
+    history: Sparse,
+    ranked: Bool,
+    every: tuple[Int64, Floats] | None = None,
+) -> Float64:
+    """(h, r): w(d) of each user over the ranked documents; -1 for what is in their history.
+
+    Args:
+        every: the `shares` of documents over those that are ranked, where they are known.
+    """
+    documents, users = (
+        np.flatnonzero(ranked),
+        np.repeat(np.arange(history.shape[0]), lengths(history)),
+    )
     gates = recommender.gates[history.indices].astype(np.float64)
     gates /= np.bincount(users, gates)[users]
-    z = recommender.logits(sources, documents)  # (i, r)
-    factors = np.ones((history.shape[0], len(documents)))  # (h, r)
+    sources, shares = every or recommender.shares(history, documents)
+    row = np.searchsorted(sources, history.indices)
+    weights = np.ones((history.shape[0], len(documents)))  # (h, r)
     if recommender.items is not None:
-        z = z + recommender.items[sources].toarray()[:, documents]
         counted = sparse.csr_array((JOINT * gates, history.indices, history.indptr), history.shape)
         common = (counted @ recommender.items).toarray()[:, documents]
-        factors = np.exp(common - common.max(axis=1, keepdims=True, initial=-np.inf))
-    # In float64: a history may hold nearly all of a sum, and the rest is what counts.
-    shares = summed(z)[1].astype(np.float64)
+        weights = np.exp(common - common.max(axis=1, keepdims=True, initial=-np.inf))
     inside = ranked[history.indices]
-    seen = users[inside], column_of[history.indices[inside]]
-    factors[seen] = 0  # what is in a history takes no part in the softmaxes of its documents
-    # User by user: a product of all at once would copy the factors for each of their documents.
-    parts = zip(factors, pairwise(history.indptr), strict=True)
-    sums = [shares[row[first:last]] @ mine for mine, (first, last) in parts]
-    outside = np.maximum(np.concatenate(sums), 1e-30)
-    mixture = sparse.csr_array((gates / outside, (users, row)), (history.shape[0], len(sources)))
-    weights: Float64 = factors * (mixture @ shares)  # (h, i) @ (i, r) -> (h, r)
+    seen = users[inside], (np.cumsum(ranked) - 1)[history.indices[inside]]
+    weights[seen] = 0  # what is in a history takes no part in the softmaxes of its documents
+    for mine, (first, last) in zip(weights, pairwise(history.indptr), strict=True):
+        # In float64: a history may hold nearly all of a sum, and the rest is what counts.
+        parts = shares[row[first:last]].astype(np.float64)
+        outside = np.maximum(parts @ mine, 1e-30)
+        mine *= (gates[first:last] / outside) @ parts
     weights[seen] = -1.0
     return weights
-
-
-def _blocks(history: Sparse, documents: int) -> list[slice]:
-    """Divide users so that the logits of each block stay within a block of memory."""
-    most = max(1, BLOCK // 4 // max(1, documents))
-    bounds = [0]
-    for index in range(1, history.shape[0]):
-        if history.indptr[index + 1] - history.indptr[bounds[-1]] > most:
-            bounds.append(index)
-    bounds.append(history.shape[0])
-    return [slice(first, last) for first, last in pairwise(bounds)]
 
 
 # -- the objective ---------------------------------------------------------------------------------
@@ -412,8 +400,8 @@ of books .175 with ridge 2 and .170 with 8; of films withheld at random .200 wit
 .236 with 32 and 2. Dropout: of films that users liked .213 beside .205, with ridge 8. Dropout and
 slack: of books .179 beside .175, without words.)"""
 
-BESIDE = "items and words"
-"""The form that every learned attention is tried beside, where texts have words."""
+FINALISTS = 3
+"""Forms that are judged as they would serve: those whose weights, added up, rank best."""
 
 STRENGTH = 5.0
 """The factor from the weights of a closed form to logits, which order documents as its scores do.
@@ -430,8 +418,8 @@ SHARES = (0.5, 1.0)
 """How far from the start to the fit: part of the way often serves new documents best by itself, but
 not beside a closed form. (nDCG@10 on a validation part of goodbooks: .206; half: .203.)"""
 
-FORMS_SHARE = 0.6
-"""About which part of the trials closed forms take."""
+FORMS_SHARE = 0.3
+"""About which part of the trials the sums of closed forms take, and then their judgement."""
 
 HALVES = 2
 """Users judge in halves: each by what the other would choose."""
@@ -465,14 +453,8 @@ class NextItemsChoice(NamedTuple):
         return part if self.offsets else part.without_offsets()
 
 
-def beside_of(forms: Sequence[str]) -> str:
-    """Return the form that attention is tried beside where these are possible."""
-    return BESIDE if BESIDE in forms else forms[0]
-
-
 def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
-    """Return what is tried where these closed forms are possible."""
-    beside = beside_of(forms)
+    """Return what is tried of closed forms, best first: attention is tried beside the first."""
     return [
         NextItemsChoice(None),
         *(NextItemsChoice(None, form=form) for form in forms),
@@ -481,7 +463,7 @@ def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
             for name in RECIPES
             for share in SHARES
             for moved in (False, True)
-            for form in (None, beside)
+            for form in (None, forms[0])
             if form is None or share == 1
         ),
     ]
@@ -519,13 +501,12 @@ class InteractionsTrainer:
         self.folds = history_folds(histories, 0, times) if several else []
         self.share_seen = self.request.share_seen, "request"
         if "share_seen" not in self.request.model_fields_set:
-            self.share_seen = read_share_seen(histories, times)
+            self.share_seen = data.read_share_seen(histories, times)
         # Forms count in the interactions of what they are judged by, and are fitted as judged.
         self.mean = next_items.mean_count(self.folds[0].training) if self.folds else 1.0
         held_out: dict[str, Json] = {fold.split: fold.figures for fold in self.folds}
         self.figures = {**self.material.figures, "held_out": held_out}
         self.forms = [name for name in FORMS if self._is_possible(name)]
-        self.choices = choices_of(self.forms)
         if not self.folds:
             raise NothingToLearn(
                 f"{users} users interacted with two documents or more, and {FEWEST_QUESTIONS} are "
@@ -534,17 +515,30 @@ class InteractionsTrainer:
             )
 
     def cross_validate(self) -> list[Measures]:
-        """Measure every choice, and what recommends now, on what is withheld."""
+        """Measure the choices, and what recommends now, on what is withheld."""
         watch = self.task.watching("trying")
-        weighings = [partial(self._weigh, form) for form in self.forms]
-        by_fold = cross_validate(self.folds, weighings, lambda done: watch(FORMS_SHARE * done))
+
+        def stage(first: float, last: float) -> Watch:
+            return lambda done: watch(first + (last - first) * done)
+
+        places = range(len(self.folds))
+        models = [ItemModel(one.training, self.material.words, self.mean) for one in self.folds]
+        sums = [partial(self._weigh, models, form, False) for form in self.forms]
+        by_fold = cross_validate(places, sums, stage(0, FORMS_SHARE))
+        shares = selection.weights({fold.split: fold for fold in self.folds}, self.share_seen[0])
+        mix = dict.fromkeys(self.forms, 0.0)
+        for fold, weighed in zip(self.folds, by_fold, strict=True):
+            for form, ((gains, _), _) in weighed.items():
+                mix[form] += shares[fold.split] * float(gains.mean())
+        self.forms = sorted(mix, key=lambda form: -mix[form])[:FINALISTS]
+        self.choices = choices_of(self.forms)
+        weighings = [partial(self._weigh, models, form, True) for form in self.forms]
+        judged = cross_validate(places, weighings, stage(FORMS_SHARE, 2 * FORMS_SHARE))
         tries: list[Callable[[int, Watch], Measures]] = [
-            *(partial(self._try_recipe, by_fold, name) for name in (*RECIPES, None)),
+            *(partial(self._try_recipe, judged, name) for name in (*RECIPES, None)),
             self._try_current,
         ]
-        places = range(len(self.folds))
-        left = 1 - FORMS_SHARE
-        return cross_validate(places, tries, lambda done: watch(FORMS_SHARE + left * done))
+        return cross_validate(places, tries, stage(2 * FORMS_SHARE, 1))
 
     def judge(self, measures: Sequence[Measures]) -> Trained:
         """Choose, and put the choice to the promotion test."""
@@ -609,11 +603,17 @@ class InteractionsTrainer:
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _weigh(self, form: str, fold: HistoryFold, watch: Watch) -> dict[str, Weighed]:
-        items = self._item_weights(form, fold.training)
+    def _weigh(
+        self, models: Sequence[ItemModel], form: str, as_served: bool, place: int, watch: Watch
+    ) -> dict[str, Weighed]:
+        """Measure a form as it would serve, or else its weights added up, which is cheap."""
+        fold, model = self.folds[place], models[place].fitted(FORMS[form])
+        if not as_served:
+            return {form: (measured(fold, partial(model.added, ranked=fold.ranked)), None)}
+        items = STRENGTH * model.weights()
         alone = NextItemsChoice(None, form=form).of(next_items.untrained(self.memory))
-        measured = measure(HistoryRanker.of(alone, self.memory, items), fold)
-        return {form: (measured, items if form == beside_of(self.forms) else None)}
+        figures = measure(HistoryRanker.of(alone, self.memory, items), fold)
+        return {form: (figures, items if form == self.forms[0] else None)}
 
     def _try_recipe(
         self, by_fold: Sequence[Mapping[str, Weighed]], name: str | None, place: int, watch: Watch
@@ -679,7 +679,10 @@ class InteractionsTrainer:
     ) -> tuple[Fitted, Sparse | None]:
         """Return a fit, and item weights (n, n) on the scale of logits, None for none."""
         fitted = self._fit_recipe(choice.recipe, histories, seed, watch)
-        items = None if choice.form is None else self._item_weights(choice.form, histories)
+        items = None
+        if choice.form is not None:  # on the scale of logits
+            form = FORMS[choice.form]
+            items = STRENGTH * item_weights(histories, self.material.words, form, self.mean)
         return choice.of(fitted), items
 
     def _fit_recipe(self, name: str | None, histories: Sparse, seed: int, watch: Watch) -> Fitted:
@@ -690,7 +693,3 @@ class InteractionsTrainer:
     def _is_possible(self, form: str) -> bool:
         """Return whether a form is known, and texts have the words that it takes."""
         return form in FORMS and (not FORMS[form].words or self.material.words.nnz > 0)
-
-    def _item_weights(self, form: str, histories: Sparse) -> Sparse:
-        """Return the weights of a closed form (n, n) on the scale of logits."""
-        return STRENGTH * item_weights(histories, self.material.words, FORMS[form], self.mean)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,7 +31,7 @@ from scipy import linalg, sparse
 
 from attend.core.arrays import top
 from attend.core.errors import InvalidRequest
-from attend.core.types import Float32, Float64, Floats, Int64
+from attend.core.types import Bool, Float32, Float64, Floats, Int64
 from attend.engines.engine import StoredCollection
 from attend.learning.data import Memory, Sparse, lengths
 from attend.learning.fit import Fitted, Recipe, Residual, Watch, descend, unlearned
@@ -339,18 +340,7 @@ def item_weights(
     >>> weights.toarray()[0].round(2).tolist()
     [0.0, 0.5, -0.12]
     """
-    size = histories.shape[1]
-    counts = np.bincount(histories.indices, minlength=size)
-    order = np.argsort(-counts, kind="stable")[:MOST_ITEMS]
-    warm, others = (np.sort(order[part]) for part in (counts[order] > 0, counts[order] == 0))
-    mean = mean_count(histories) if mean is None else mean
-    form = form._replace(ridge=form.ridge * mean, words=form.words * mean)
-    model = _Weights(histories[:, warm], words, warm, others, form)
-    rows, columns, values = zip(*model.entries(), strict=True)
-    cells = np.concatenate(rows), np.concatenate(columns)
-    weights = sparse.csr_array((np.concatenate(values), cells), shape=(size, size))
-    weights.sort_indices()
-    return weights
+    return ItemModel(histories, words, mean).fitted(form).weights()
 
 
 def _precision(stacked: Sparse, ridge: Float64) -> tuple[Float64, Callable[[Any], Floats]]:
@@ -392,33 +382,34 @@ def _precision(stacked: Sparse, ridge: Float64) -> tuple[Float64, Callable[[Any]
     return diagonal, times
 
 
-class _Weights:
-    """The rows of the item–item matrix, made block by block."""
+class ItemModel:
+    """A closed form of some histories: the item–item matrix, whose rows are made block by block.
 
-    def __init__(
-        self, histories: Sparse, words: Sparse, warm: Int64, others: Int64, form: ClosedForm
-    ) -> None:
-        """Args: form: in interactions."""
-        self._warm, self._others = warm, others
+    The regression on words is the same for all forms, and is made once.
+    """
+
+    _inverted: Callable[[Any], Floats]
+    _scale: Floats
+    _rest: Floats
+    _level = 1.0
+
+    def __init__(self, histories: Sparse, words: Sparse, mean: float | None = None) -> None:
+        """Args: as those of `item_weights`."""
+        self._size = histories.shape[1]
+        counts = np.bincount(histories.indices, minlength=self._size)
+        order = np.argsort(-counts, kind="stable")[:MOST_ITEMS]
+        warm, others = (np.sort(order[part]) for part in (counts[order] > 0, counts[order] == 0))
+        self._mean = mean_count(histories) if mean is None else mean
+        self._warm, self._others, self._histories = warm, others, histories[:, warm]
         words = words.astype(np.float32)
         self._words, self._new_words = words[warm], words[others]
-        counts = np.asarray(histories.sum(axis=0), dtype=np.float64)
-        stacked = histories
-        if form.words and words.shape[1]:
-            stacked = sparse.vstack([histories, np.sqrt(form.words) * self._words.T]).tocsr()
-        ridge = form.ridge + form.dropout / (1 - form.dropout) * counts
-        diagonal, self._inverted = _precision(stacked, ridge)
-        scale = np.maximum(ridge, (1 - form.slack) / diagonal)
-        self._scale = scale.astype(np.float32)
-        # One less what a document says of itself, which is left out.
-        self._rest = (diagonal * scale).astype(np.float32)
         # S (SᵀS + ρI)⁻¹ = (SSᵀ + ρI)⁻¹ S: the smaller one of both is inverted.
         self._by_kernel = len(warm) < words.shape[1]
         side = self._words if self._by_kernel else self._words.T.tocsr()  # (k, t) or (t, k)
         gram = (side @ side.T).toarray().astype(np.float64)
         gram[np.diag_indices_from(gram)] += WORD_RIDGE
         self._regression = linalg.cho_factor(gram) if gram.size and len(others) else None
-        self._level, self._lift = 1.0, np.empty((0, 0))
+        self._lift = np.empty((0, 0))
         if self._regression is not None:
             # The regression's weights for what others have, or for all words if these are fewer.
             new = (side if self._by_kernel else sparse.eye_array(len(gram))) @ self._new_words.T
@@ -427,9 +418,44 @@ class _Weights:
             target = self._to_new.toarray() if self._direct else np.eye(len(gram))
             self._lift = linalg.cho_solve(self._regression, target, overwrite_b=True)
             self._lift = self._lift.astype(np.float32)
-            self._level = self._level_of(counts)
 
-    def entries(self) -> Iterator[tuple[Int64, Int64, Floats]]:
+    def fitted(self, form: ClosedForm) -> ItemModel:
+        """Return the model with the numbers of a form."""
+        model = copy(self)
+        stacked, counts = self._histories, np.asarray(self._histories.sum(axis=0), np.float64)
+        if form.words and self._words.shape[1]:
+            side = np.sqrt(form.words * self._mean) * self._words.T
+            stacked = sparse.vstack([stacked, side]).tocsr()
+        ridge = form.ridge * self._mean + form.dropout / (1 - form.dropout) * counts
+        diagonal, model._inverted = _precision(stacked, ridge)
+        scale = np.maximum(ridge, (1 - form.slack) / diagonal)
+        model._scale = scale.astype(np.float32)
+        # One less what a document says of itself, which is left out.
+        model._rest = (diagonal * scale).astype(np.float32)
+        if self._regression is not None:
+            model._level = model._level_of(counts)
+        return model
+
+    def weights(self) -> Sparse:
+        """Return the largest weights of all rows, sparse (n, n)."""
+        rows, columns, values = zip(*self._entries(), strict=True)
+        cells = np.concatenate(rows), np.concatenate(columns)
+        weights = sparse.csr_array((np.concatenate(values), cells), shape=(self._size, self._size))
+        weights.sort_indices()
+        return weights
+
+    def added(self, histories: Sparse, ranked: Bool) -> Floats:
+        """Return what all weights add up to over histories, sparse (h, n), for the ranked
+        documents (n,): (h, r); -inf for what is in a history."""
+        sums = np.zeros((histories.shape[0], self._size), dtype=np.float32)
+        sources = histories[:, self._warm].astype(np.float32)
+        sums[:, self._warm] = to_known = self._times(sources)
+        if self._regression is not None:
+            sums[:, self._others] = self._to_others(to_known, (sources @ self._words).toarray())
+        sums[histories.nonzero()] = -np.inf
+        return sums[:, ranked]
+
+    def _entries(self) -> Iterator[tuple[Int64, Int64, Floats]]:
         """Yield rows, columns and values of a block's largest weights."""
         count = self._count()
         for members, is_known in ((self._warm, True), (self._others, False)):

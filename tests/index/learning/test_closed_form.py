@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attend.learning import next_items as closed_form
-from attend.learning.next_items import ClosedForm, item_weights
+from attend.learning.next_items import ClosedForm, ItemModel, item_weights
 from attend.recommend.weights import JOINT, ItemWeights
 from tests.index.drawn import sparse_of, unit
 
@@ -43,6 +43,17 @@ def test_each_document_is_a_ridge_regression_on_all_others(form):
     weights = item_weights(met, words, form).toarray()
     expected = ridge_by_item(met, words, form)
     np.testing.assert_allclose(weights[:KNOWN, :KNOWN], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [ClosedForm(2.0, 0.0), ClosedForm(2.0, 0.5, 0.3)])
+def test_weights_add_up_over_a_history(form):
+    """Also those for documents without interactions; what is in the history is left out."""
+    met, words = drawn()
+    ranked = np.arange(ALL) % 3 != 0
+    sums = ItemModel(met, words).fitted(form).added(met, ranked)
+    expected = (met @ item_weights(met, words, form)).toarray()
+    expected[met.nonzero()] = -np.inf
+    np.testing.assert_allclose(sums, expected[:, ranked], rtol=1e-4, atol=1e-5)
 
 
 def inverse_of(met, words, form: ClosedForm, mean: float) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 
 from attend.core.errors import InvalidRequest
 from attend.learning import Cancelled, interactions, train
-from attend.learning.data import without
+from attend.learning.data import read_share_seen, without
 from attend.learning.interactions import (
     FORMS,
     STRENGTH,
@@ -17,7 +17,6 @@ from attend.learning.interactions import (
     history_folds,
     history_weights,
     read_histories,
-    read_share_seen,
 )
 from attend.learning.next_items import item_weights, mean_count
 from attend.store import Interaction
@@ -184,6 +183,8 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
         patch.setattr(InteractionsTrainer, "fitted", keeping)
         only = [NextItemsChoice(None), LEARNED._replace(form=form)]
         patch.setattr(interactions, "choices_of", lambda forms: only)
+        if form is not None:
+            patch.setattr(interactions, "FORMS", {form: FORMS[form]})
         report = train(collection, objective="interactions", tolerance=0.05)
     assert report["promoted"], report["reason"]
     objective, (mixture, items) = trained[-1]

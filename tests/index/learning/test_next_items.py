@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attend.learning import interactions
+from attend.learning import data, interactions
 from attend.learning.data import lengths
 from attend.learning.interactions import (
     HistoryFold,
@@ -74,7 +74,7 @@ def oracle_weights(memory, asking, history, ranked) -> dict[int, float]:
 @pytest.mark.parametrize("counts", [[1] * 14, [1, 3, 2, 1, 1, 2, 1, 1, 1, 4, 1, 1, 1, 2]])
 @pytest.mark.parametrize("some", [False, True])
 def test_weights_and_measures_against_a_plain_loop(counts, some, monkeypatch):
-    monkeypatch.setattr(interactions, "BLOCK", 300)  # several blocks
+    monkeypatch.setattr(data, "BLOCK", 300)  # several blocks
     memory, asking, given, asked = drawn(3, counts)
     candidates = None
     if some:
