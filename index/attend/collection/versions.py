@@ -133,6 +133,11 @@ class Version:
         """α, how far stored feedback moves a query; 0 where a training did not choose it."""
         return self.tuning.memory or 0.0
 
+    @property
+    def unfitted(self) -> bool:
+        """True where nothing was fitted: feedback then moves queries only where it helps."""
+        return self.tuning in (UNFITTED, UNFITTED_WORDS)
+
     def asking(self, embeddings: Float32, rows: Int64) -> Float32:
         """Return queries (n, d), those of documents moved by what was learned of how they ask.
 

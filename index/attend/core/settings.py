@@ -139,7 +139,7 @@ class Tuning(BaseModel):
         inclusion: where a list ends (`attend.attention.inclusion`) that has a right document for
             0.5, 0.51 and so on of held-out questions, as far as a list of the attended has; None
             where that was not measured.
-        memory: α, how far stored feedback moves a query (`attend.search.queries`); None where none
+        memory: α, how far stored feedback moves a query (`attend.search.feedback`); None where none
             was chosen.
         votes: μ, how much the answers of the stored questions nearest to a query count beside it.
         layer: β, how far a second layer of attention moves a query (`attend.search.layer`); 0 is

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.collection.collection import Collection
+from attend.collection.versions import Version
 from attend.core.errors import Conflict, Damaged, EncoderError, InvalidRequest, LimitExceeded
-from attend.core.settings import Tuning
 from attend.core.types import Float32, Float64, Floats
 from attend.encoder import load
 from attend.encoder.loading import find
 from attend.exchange.backup import placed
 from attend.projection import Projection
+from attend.search.queries import FeedbackReader
 from attend.store import StoredVersion
 
 SIMILARITY = {"dot": "dot", "cosine": "cosine", "laplace": "manhattan"}
@@ -111,7 +112,7 @@ def export_model(
     number, stored, projection = _version(collection, version)
     query, document = layers_of(projection)
     similarity = SIMILARITY[collection.settings.scorer]
-    missing = missing_parts(stored, projection, collection.store.example_count())
+    missing = missing_parts(collection, number, stored, projection)
     # Replacing a folder must not remove the database or the encoder.
     target = folder.resolve()
     for home in (collection.folder.resolve(), encoder_folder(encoder)):
@@ -159,7 +160,7 @@ def export_weights(
     file.parent.mkdir(parents=True, exist_ok=True)
     with placed(file, force=force) as path:
         path.write_bytes(stored.weights)
-    missing = missing_parts(stored, projection, collection.store.example_count())
+    missing = missing_parts(collection, number, stored, projection)
     return WeightsExport(number, file, projection.fingerprint, missing)
 
 
@@ -355,6 +356,11 @@ MISSING = {
     ),
     "lexical bias": ("not used", "BM25 needs the words of the whole collection"),
     "feedback": ("not used", "where to depends on the examples of the collection"),
+    "votes of feedback": (
+        "not used",
+        "they are for documents that examples of the collection name",
+    ),
+    "second layer": ("not used", "it asks again by what the best documents say"),
     "scale": (
         "not fitted",
         "it changes weights and no ranking: multiply the scores by it before a softmax",
@@ -371,13 +377,17 @@ MISSING = {
 """Parts of a version that two layers cannot hold: the word for one that is not in use, and why."""
 
 
-def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> list[MissingPart]:
+def missing_parts(
+    collection: Collection, number: int, stored: StoredVersion, projection: Projection
+) -> list[MissingPart]:
     """List all that two layers do not contain, used by this version or not, with figures.
 
-    Args:
-        count: examples in the collection.
+    An untrained version uses what searches use before a training.
     """
-    tuning = Tuning.of(stored.tuning)
+    store, words = collection.store, collection.settings.encoder is not None
+    version = Version.of(number, stored, collection.settings.scorer, words=words)
+    strength = FeedbackReader(store).strength(version, store.state().change)
+    tuning, count = version.tuning, store.example_count()
     offsets = len(stored.offsets[0])
     terms = sum(len(rows) for rows, _ in stored.terms.values())
     others = [n for n in projection.tensors if n[:3] in ("w_v", "b_v", "w_o", "b_o", "add")]
@@ -396,7 +406,12 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
             tuning.lexical > 0,
             f"weight {tuning.lexical:g}, coverage {tuning.coverage:g}",
         ),
-        "feedback": (bool(tuning.memory) and count > 0, f"queries move by {tuning.memory or 0:g}"),
+        "feedback": (strength > 0 and count > 0, f"queries move by {strength:g}"),
+        "votes of feedback": (
+            strength > 0 and tuning.votes > 0 and count > 0,
+            f"weight {tuning.votes:g}",
+        ),
+        "second layer": (tuning.layer > 0, f"share {tuning.layer:g}"),
         "scale": (tuning.scale is not None, _fitted(tuning.scale)),
         "no-answer score": (tuning.null is not None, null),
         "value matrices and additive scorer": (bool(others), ", ".join(others)),

@@ -23,8 +23,9 @@ from attend.engines.engine import StoredCollection
 from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import AttentionOptions, plan_of
+from attend.search.feedback import FeedbackMemory
 from attend.search.layer import best_keys, layered
-from attend.search.queries import FeedbackMemory
+from attend.search.queries import FeedbackReader
 from attend.store import StoredProjection
 
 Sparse: TypeAlias = Any
@@ -385,9 +386,15 @@ ATTEND = 100
 
 
 def active_version(task: Task) -> Version:
-    """Return the version that answers as a training begins, with keys that do not fold."""
-    number, words = task.active.version, task.settings.encoder is not None
-    return Version.of(number, task.collection.store.version(number), "cosine", words=words)
+    """Return the version that answers as a training begins, with keys that do not fold.
+
+    Where feedback does not move its queries, as it does not help, its tuning says so.
+    """
+    number, store = task.active.version, task.collection.store
+    words = task.settings.encoder is not None
+    version = Version.of(number, store.version(number), "cosine", words=words)
+    strength = FeedbackReader(store).strength(version, store.state().change)
+    return replace(version, tuning=version.tuning.model_copy(update={"memory": strength or None}))
 
 
 def scale_now(active: StoredProjection, memory: Memory) -> float:

@@ -38,7 +38,7 @@ from attend.learning.task import (
     Trained,
     objective_of,
 )
-from attend.search.queries import NEAREST, FeedbackMemory
+from attend.search.feedback import NEAREST, FeedbackMemory
 
 MEASURE = "ndcg@10"
 

@@ -231,7 +231,10 @@ class Task:
         if not (look.counts and self.request.promote):
             return {}
         if self._stored_looks() != self.looks:
-            raise Conflict("Another training was judged by the same data meanwhile.")
+            raise Conflict(
+                "Another training was judged by the same data meanwhile; train again, one "
+                "training at a time."
+            )
         kind = kind or self.request.objective
         looks = [*self.looks.get(kind, ()), look.groups]
         return {LOOKS.format(self.role, self.active.version): {**self.looks, kind: looks}}

@@ -5,22 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from attend.api.answers import MemoryShare
 from attend.api.search import Query, QueryPart, SearchRequest
-from attend.attention import Softmax
-from attend.collection.versions import View
-from attend.core.arrays import KeyTable, locate, top, unit
+from attend.collection.versions import Version, View
+from attend.core.arrays import locate, top, unit
 from attend.core.deadline import limits
 from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
-from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
-from attend.core.types import Bool, Float32, Float64, Floats, Int64
+from attend.core.settings import (
+    DEFAULT_COVERAGE,
+    DEFAULT_LEXICAL,
+    Settings,
+    Tuning,
+)
+from attend.core.types import Float32, Float64, Int64
 from attend.encoder import Encoder
 from attend.recommend.weights import PartScores
+from attend.search.feedback import FeedbackMemory
 from attend.store import CollectionStore
 from attend.write.ingest import as_embedding
 
@@ -374,207 +377,7 @@ def _joined(parts: Sequence[tuple[WordScores, float]]) -> WordScores:
     return WordScores(rows, scores, tuple(terms))
 
 
-# -- feedback -------------------------------------------------------------------------------
-
-# With unit vectors q of a query, q_j of the stored questions and d_j of their answers, the query
-# becomes
-#
-#     q + α Σ_j a_j (d_j - q_j),  a_j = exp(s cos(q, q_j)) / (exp(s t) + Σ_i exp(s cos(q, q_i)))
-#
-# at its own length: attention over the nearest questions, with a null logit for a query that is
-# like none of them. Nothing is fitted, so that feedback counts from the first example on, also for
-# documents that no example names.
-
-SCALE = 10.0
-"""s: the factor on the cosine of a query and a question."""
-
-NULL_COSINE = 0.5
-"""t: a question of this cosine and the null have the same weight."""
-
-ABSENT = 0.6
-"""The vote, of at most 1, that a document without any question counts as having: nothing speaks
-against it. (NFCorpus, training queries: 0.4 loses two points of nDCG@10 on unseen documents, and
-0.6 none, for half a point on known ones.)"""
-
-NEAREST = 64
-LEAST_COSINE = 0.1
-"""Questions that take part, the nearest, of at least this cosine: thousands of distant ones would
-outweigh the null. (Chosen with s, t and α on training queries of CoNaLa and SciFact.)"""
-
-MOST_QUESTIONS = 4000
-"""The latest questions are remembered. At 384 dimensions they take 12 MB and a millisecond of each
-search, and a quarter of a second of the first one after a change."""
-
-BLOCK_PAIRS = 4096
-"""Pairs of a question and a document whose keys are compared at once: some 20 MB."""
-
-BLOCK_NUMBERS = 1 << 22
-"""Numbers that queries are compared in at once: some 50 MB."""
-
-SHOWN = 10
-"""Questions that an explanation names."""
-
-
-@dataclass(frozen=True, eq=False)
-class FeedbackMemory:
-    """Stored questions, and the way from each of them to its answers.
-
-    Attributes:
-        questions: (n, d) of length one.
-        moves: (n, d) from each question to the mean of the best keys of its relevant documents.
-        texts: n texts; None for a question without text.
-        documents: n rows of the relevant documents of each question.
-    """
-
-    questions: Float32
-    moves: Float32
-    texts: Sequence[str | None]
-    documents: Sequence[Int64]
-
-    @classmethod
-    def of(cls, store: CollectionStore) -> FeedbackMemory | None:
-        """Read the latest questions that have a relevant document, and their answers' keys.
-
-        Returns: None without any.
-        """
-        examples = store.examples()
-        relevant = examples.weights > 0
-        latest = np.unique(examples.questions[relevant])[-MOST_QUESTIONS:]
-        relevant &= np.isin(examples.questions, latest)
-        rows, questions = examples.rows[relevant], examples.questions[relevant]
-        keys = store.own_keys(np.unique(rows))
-        present = np.isin(rows, keys.rows)  # a document may be without keys
-        places = np.searchsorted(keys.rows, rows[present])
-        labels = questions[present], places, examples.weights[relevant][present]
-        return cls.joined(examples.embeddings, examples.texts, labels, keys)
-
-    @classmethod
-    def joined(
-        cls,
-        embeddings: Float32,
-        texts: Sequence[str | None],
-        labels: tuple[Int64, Int64, Float64],
-        keys: KeyTable,
-    ) -> FeedbackMemory | None:
-        """Join questions (q, d) to the keys of documents that are relevant to them.
-
-        Args:
-            labels: of each label (e,) the positions of its question and of its document among the
-                keys, and its weight, above zero.
-
-        Returns: None without any label.
-        """
-        order = np.argsort(labels[0], kind="stable")
-        numbers, places, weights = labels[0][order], labels[1][order], labels[2][order]
-        if not len(order):
-            return None
-        numbers, begins, owners = np.unique(numbers, return_index=True, return_inverse=True)
-        questions = unit(embeddings[numbers])
-        moves = np.empty_like(questions)
-        ends = np.append(begins[1:], len(order))
-        first = 0
-        while first < len(numbers):  # in blocks, as many pairs have many keys
-            last = max(first + 1, int(np.searchsorted(ends, begins[first] + BLOCK_PAIRS)))
-            block = slice(begins[first], ends[last - 1])
-            pairs = _best_keys(questions, owners[block], places[block], keys)
-            starts, shares = begins[first:last] - begins[first], weights[block]
-            sums = np.add.reduceat(pairs * shares[:, None], starts)
-            answers = sums / np.add.reduceat(shares, starts)[:, None]
-            moves[first:last] = answers - questions[first:last]
-            first = last
-        names = [texts[number] for number in numbers.tolist()]
-        return cls(questions, moves, names, np.split(keys.rows[places], begins[1:]))
-
-    def nearest(self, queries: Floats) -> tuple[Int64, Float64]:
-        """Return the questions that queries (q, d) attend to.
-
-        Returns: (q, m) positions of the questions, best first, and their weights; 0 for those that
-            are too far off. The null has the rest.
-        """
-        cosines = unit(queries) @ self.questions.T  # (q, d) @ (d, n) -> (q, n)
-        places = top(cosines, NEAREST)
-        logits = SCALE * np.take_along_axis(cosines, places, axis=1)
-        logits = np.where(logits < SCALE * LEAST_COSINE, -np.inf, logits)
-        null = np.full(len(logits), SCALE * NULL_COSINE)
-        return places, Softmax.of(logits, null).weights
-
-    @cached_property
-    def answers(self) -> tuple[Int64, list[Int64]]:
-        """The rows of all relevant documents (l,), ascending, and each question's places there."""
-        rows, places = np.unique(np.concatenate(self.documents), return_inverse=True)
-        return rows, np.split(places, np.cumsum([*map(len, self.documents)])[:-1])
-
-    def votes(self, queries: Floats, hidden: Bool | None = None) -> Float32:
-        """Return how the questions that queries (q, d) attend to vote for `answers`: (q, l).
-
-        A question divides its weight by the root of the number of its answers. The best document
-        has 1, times the weight that the null leaves; ABSENT is subtracted.
-
-        Args:
-            hidden: (q, l) documents that get no vote.
-        """
-        (rows, by_question), (places, shares) = self.answers, self.nearest(queries)
-        votes = np.zeros((len(queries), len(rows)), dtype=np.float32)
-        for query, (near, weights) in enumerate(zip(places.tolist(), shares, strict=True)):
-            answers = [by_question[place] for place in near]
-            counts = np.array([*map(len, answers)])
-            shared = np.repeat(weights / np.sqrt(counts), counts)
-            votes[query] = np.bincount(np.concatenate(answers), shared, len(rows))
-        if hidden is not None:
-            votes[hidden] = 0
-        most = np.maximum(votes.max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
-        attended = shares.sum(axis=1)[:, None]
-        return np.asarray(attended * (votes / most - ABSENT), dtype=np.float32)
-
-    def moved(self, queries: Float32, strength: float) -> Float32:
-        """Return queries (q, d) moved by feedback, at their own lengths.
-
-        Args:
-            strength: α.
-        """
-        step = max(1, BLOCK_NUMBERS // (len(self.questions) + NEAREST * queries.shape[1]))
-        blocks = [queries[start : start + step] for start in range(0, len(queries), step)]
-        return np.concatenate([queries[:0], *(self._moved(block, strength) for block in blocks)])
-
-    def _moved(self, queries: Float32, strength: float) -> Float32:
-        places, shares = self.nearest(queries)
-        moves = np.einsum("qm,qmd->qd", shares.astype(np.float32), self.moves[places])
-        towards = unit(unit(queries) + np.float32(strength) * moves)
-        lengths = np.linalg.norm(queries, axis=1)[:, None]
-        # A query that is like no question stays as it is, to the last bit.
-        stays = shares.max(axis=1)[:, None] == 0
-        return np.where(stays, queries, towards * lengths).astype(np.float32)
-
-    def explained(
-        self, store: CollectionStore, before: Float32, after: Float32
-    ) -> list[MemoryShare]:
-        """Return the questions that moved some queries (q, d) together, with their shares."""
-        moves = (before != after).any(axis=1)
-        if not moves.any():
-            return []
-        places, by_query = self.nearest(before[moves])
-        shares = np.bincount(places.ravel(), by_query.ravel()) / len(places)  # their mean
-        best = [place for place in top(shares, SHOWN).tolist() if shares[place]]
-        rows = np.unique(np.concatenate([self.documents[place] for place in best]))
-        ids = {row: document.id for row, document in store.documents(rows, texts=False).items()}
-        return [
-            MemoryShare(
-                self.texts[place],
-                [ids[row] for row in self.documents[place].tolist() if row in ids],
-                float(shares[place]),
-            )
-            for place in best
-        ]
-
-
-def _best_keys(questions: Float32, owners: Int64, places: Int64, keys: KeyTable) -> Float32:
-    """Return the nearest key (e, d) of each pair of a question and a document, at length one."""
-    pairs = np.repeat(np.arange(len(places)), keys.counts[places])
-    vectors = unit(keys.vectors[keys.positions(places)])
-    cosines = np.einsum("kd,kd->k", vectors, questions[owners[pairs]])
-    ranked = np.lexsort((-cosines, pairs))
-    nearest: Float32 = vectors[ranked[np.flatnonzero(np.diff(pairs[ranked], prepend=-1))]]
-    return nearest
+# -- feedback ------------------------------------------------------------------------------
 
 
 class ByExamples(Generic[T]):
@@ -605,6 +408,16 @@ class FeedbackReader:
         self._memory = ByExamples(store, lambda: FeedbackMemory.of(store))
         self._keys = ByExamples(store, store.example_keys)
 
+    def strength(self, version: Version, change: int) -> float:
+        """Return α of a version: 0 for an untrained one where feedback does not help.
+
+        Args:
+            change: the state of the collection.
+        """
+        memory = self._memory.of(change)
+        steps_back = memory is not None and version.unfitted and not memory.helps
+        return 0.0 if steps_back else version.memory
+
     def queries(
         self,
         query: Queries,
@@ -616,16 +429,18 @@ class FeedbackReader:
 
         Args:
             words: the BM25 scores of each embedding.
-            strength: α; that of the version if None.
+            strength: α; as `strength` says if None.
         """
         version, embeddings = view.version, query.embeddings
         if version.examples and version.tuning.layer:
             query = query._replace(examples=self._keys.of(view.change))
         if version.terms:
             embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
-        strength = version.memory if strength is None else strength
+        option, strength = strength, version.memory if strength is None else strength
         if strength:
             memory = self._memory.of(view.change)
+            if memory and option is None and not self.strength(version, view.change):
+                memory = None
             asks = np.array(query.rows) == 0  # a document that asks is no question
             if memory is not None and asks.any():
                 after = np.where(asks[:, None], memory.moved(embeddings, strength), embeddings)

@@ -239,6 +239,7 @@ def test_what_cannot_travel_is_named_with_its_figures(
         [Question("whales?", embedding)], [NewExample(0, "0", 1.0), NewExample(0, "1", 1.0)]
     )
     tuning = Tuning(scale=(17.5,), null=(-3.25,), lexical=0.375, examples=0.625)
+    tuning = tuning.model_copy(update={"memory": 0.75, "votes": 0.125, "layer": 0.5})
     projection = pair("asymmetric", WIDTH)
     version = collection.store.add_projection(
         "learned",
@@ -254,6 +255,9 @@ def test_what_cannot_travel_is_named_with_its_figures(
         "key offsets": "3 keys",
         "example keys": "2, at the factor 0.625",
         "lexical bias": "0.375",
+        "feedback": "0.75",
+        "votes of feedback": "0.125",
+        "second layer": "0.5",
         "scale": "17.5",
         "no-answer score": "-3.25",
     }
@@ -262,6 +266,21 @@ def test_what_cannot_travel_is_named_with_its_figures(
     for what, figure in figures.items():
         assert figure in named[what]
         assert f"| {what} | yes | {named[what]}" in card
+
+
+def test_an_untrained_version_is_said_to_use_what_searches_use(
+    collection: Collection, tmp_path: Path
+) -> None:
+    def in_use() -> dict[str, str]:
+        done = export_weights(collection, tmp_path / "file", version=1, force=True)
+        return {part.what: part.detail for part in done.cannot_travel if part.in_use}
+
+    assert in_use().keys() == {"lexical bias", "second layer"}
+    collection.teach([{"query": "whales?", "id": "0"}])
+    parts = in_use()
+    assert parts.keys() == {"lexical bias", "feedback", "second layer"}
+    assert parts["feedback"].startswith("queries move by 0.5;")
+    assert parts["lexical bias"].startswith("weight 0.5, coverage 1;")
 
 
 def test_what_is_there_is_replaced_only_by_force(collection: Collection, tmp_path: Path) -> None:

@@ -444,7 +444,7 @@ def test_of_two_trainings_at_once_the_second_promotes_nothing(tmp_path, quick):
     report = train(collection, progress=train_another)
     assert not report["promoted"]
     assert inner == [1]
-    assert report["reason"].endswith("Another training was judged by the same data meanwhile.")
+    assert report["reason"].endswith("meanwhile; train again, one training at a time.")
 
 
 def test_who_only_looks_counts_no_look(small):

@@ -12,11 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from attend import Collection, Data
+from attend.api.learning import TrainRequest
 from attend.cli import main
 from attend.core.errors import InvalidRequest
 from attend.core.settings import UNTRAINED_MEMORY, Tuning
+from attend.learning.data import active_version
+from attend.learning.task import Task
 from attend.projection import identity
-from attend.search import queries as memories
+from attend.search import feedback as memories
 from tests import warm
 from tests.index.helpers import several_keys, vector_data
 
@@ -249,6 +252,69 @@ def test_a_trained_version_follows_its_own_tuning(collection: Collection) -> Non
     assert scores(collection, query, projection=2, memory=0.5) == pytest.approx(moved_scores)
     collection.activate(2)
     assert collection.info().memory == 0
+
+
+@pytest.fixture
+def popular(tmp_path: Path) -> Iterator[tuple[Collection, list[dict[str, Any]]]]:
+    """Questions near their answers, each off in one direction; every second one asks for d0."""
+    rng = np.random.default_rng(29)
+    documents = np.hstack([np.zeros((DOCUMENTS, 1)), rng.normal(size=(DOCUMENTS, WIDTH - 1))])
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    answers = np.arange(320) % DOCUMENTS * (np.arange(320) % 2)
+    queries = documents[answers] + 3 * np.eye(WIDTH)[0] + 0.1 * rng.normal(size=(320, WIDTH))
+    data = vector_data(tmp_path)
+    collection = data.create(dimension=WIDTH, normalize=True)
+    entries = [{"id": f"d{n}", "vector": vector} for n, vector in enumerate(documents.tolist())]
+    collection.upsert(entries)
+    pairs = zip(queries.tolist(), answers.tolist(), strict=True)
+    yield collection, [{"query": query, "id": f"d{answer}"} for query, answer in pairs]
+    data.close()
+
+
+def test_feedback_that_harms_its_own_questions_moves_none(
+    popular: tuple[Collection, list[dict[str, Any]]],
+) -> None:
+    collection, items = popular
+    query = np.random.default_rng(31).normal(size=WIDTH).tolist()
+    query[0] = 3.0
+    before = scores(collection, query)
+    collection.teach(items)
+    assert scores(collection, query) == before
+    assert collection.search(query, explain=True).memory == []
+    info = collection.info()
+    assert info.memory == 0
+    assert info.hints is not None
+    assert "Feedback moves no query" in info.hints[-1]
+    task = Task(collection, TrainRequest())
+    assert active_version(task).memory == 0  # what a training compares with
+    # Who asks for it has it, and a version whose training has tested it.
+    assert scores(collection, query, memory=0.5) != before
+    plain, tuning = identity(WIDTH), Tuning(scale=(20.0,), memory=0.5)
+    collection.store.add_projection(
+        plain.kind, plain.to_bytes(), plain.fingerprint, {}, tuning=tuning.stored()
+    )
+    assert scores(collection, query, projection=2) != before
+    collection.store.delete_examples()
+    collection.teach(items[:90])  # too few to tell
+    assert collection.info().memory == UNTRAINED_MEMORY
+    assert scores(collection, query) != before
+
+
+def test_feedback_that_helps_moves_queries(
+    popular: tuple[Collection, list[dict[str, Any]]],
+) -> None:
+    collection, _ = popular
+    rng = np.random.default_rng(33)
+    for id, keys in keys_by_id(collection).items():
+        queries = (np.roll(keys, 1) + 0.2 * rng.normal(size=(8, WIDTH))).tolist()
+        collection.teach([{"query": query, "id": id} for query in queries])
+    memory = memories.FeedbackMemory.of(collection.store)
+    assert memory is not None
+    assert memory.help is not None
+    assert memory.help.mean() > 0.02
+    assert memory.helps
+    assert collection.info().memory == UNTRAINED_MEMORY
+    assert collection.info().hints is None
 
 
 def test_only_the_latest_questions_are_remembered(
