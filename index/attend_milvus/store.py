@@ -475,15 +475,15 @@ class RemoteStore(CollectionStore):
         return number
 
     def activate_projection(
-        self,
-        version: int,
-        expected: int | None = None,
-        report: Mapping[str, Json] | None = None,
+        self, version: int, expected: int | None = None, **details: Unpack[VersionDetails]
     ) -> None:
         self.prepare(version)
         self.graphs.attempt(self.version_of(version))
         self._tables.change(partial(_activated, number=version, expected=expected))
-        if report is not None:  # afterwards: no report says of a version that it was not activated
+        self.put_settings(details.get("settings", {}))
+        if report := details.get(
+            "report"
+        ):  # afterwards: no report says of a version that it was not activated
             self._tables.registry.put_report(self._tables.uuid, version, report)
 
     def rollback(self, role: Role = "search") -> int:

@@ -35,8 +35,8 @@ from attend.search.layer import attend_twice
 from attend.search.queries import Queries, Search, score_words
 from attend.search.tokens import rerank
 from attend.search.values import facets_by_name, with_value
-from attend.store import Entry, Role, StoredDocument, StoredProjection, compile_filter
-from attend.store.filters import by_value
+from attend.store import Entry, Role, StoredDocument, StoredProjection, VersionDetails
+from attend.store.filters import by_value, compile_filter
 from attend.store.selection import whole_number
 from attend.values.kinds import parse_type
 from attend.values.select import merged
@@ -556,15 +556,15 @@ class Collection:
         version: int,
         expected: int | None = None,
         *,
-        report: Mapping[str, Json] | None = None,
         force: bool = False,
+        **details: Unpack[VersionDetails],
     ) -> None:
         """Answer with this projection, in its role, from the next search on.
 
         Args:
             expected: activate only while this one answers (0: the untrained one).
-            report: takes the place of the version's own.
             force: also one that was not promoted.
+            details: a report in place of the version's own, and settings, stored in the same step.
 
         Raises:
             UnknownProjection: no such version exists.
@@ -576,10 +576,10 @@ class Collection:
         2
         """
         version = whole_number(version, "version", 0, 2**53)
-        report = report or by_hand(self.store.projections(), version, force)
+        details["report"] = details.get("report") or by_hand(self.projections(), version, force)
         if self.store.version(version).role != "predict":
             self.views.current(version)  # its keys are ready before anyone asks for them
-        self.store.activate_projection(version, expected, report)
+        self.store.activate_projection(version, expected, **details)
         self.foreign.refresh(BLOCK)
 
     def rollback(self, role: Role = "search") -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, Unpack
 
 from attend.api.base import Consistency
 from attend.api.search import Mask, SearchOptions
@@ -24,7 +24,7 @@ from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
 from attend.encoder import Encoder
 from attend.search.queries import rows_by_id
-from attend.store import CollectionStore, Role
+from attend.store import CollectionStore, Role, VersionDetails
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class StoredCollection(Protocol):
 
     def merge_if_due(self) -> None: ...
 
-    def activate(self, version: int, expected: int, *, report: Mapping[str, Json]) -> None: ...
+    def activate(self, version: int, expected: int, **details: Unpack[VersionDetails]) -> None: ...
 
 
 class AliasNames(Protocol):

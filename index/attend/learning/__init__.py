@@ -33,6 +33,9 @@ from attend.learning.task import (
 __all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]
 
 
+CUT_OFF = "the training ended before this version answered; train again."
+
+
 def trainer_of(objective: Objective) -> type[Trainer]:
     """Return what trains for an objective, imported as it is needed: SciPy takes seconds."""
     if objective == "ranking":
@@ -107,8 +110,11 @@ def _within(collection: StoredCollection, request: TrainRequest) -> TrainRequest
 
 
 def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Json]:
-    """Store a version with the look at it, and activate it if it is to be promoted; return its
-    report. One that is not is kept until the next training, to be looked at or activated by hand.
+    """Store a version, and activate it if it is to be promoted; return its report. One that is not
+    is kept until the next training, to be looked at or activated by hand.
+
+    The look is counted in the step that ends the training: a promotion that is cut off before its
+    activation has used none up, and the next training makes it anew.
     """
     projection, objective = learned.projection, task.request.objective
     task.watch("storing", 0.0)
@@ -117,9 +123,12 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
     except Conflict as error:
         counted, reason = {}, f"{trained.verdict.reason} But: {error}"
         trained = trained._replace(verdict=trained.verdict._replace(promote=False, reason=reason))
+    promotes = task.request.promote and trained.verdict.promote
     result = task.report(*trained[:5])
     result["calibration"] = dict(learned.calibration)
-    result["kept"] = task.request.promote and not trained.verdict.promote
+    result["kept"] = task.request.promote
+    if promotes:
+        result["reason"] = f"{trained.verdict.reason} But: {CUT_OFF}"
     version = task.collection.store.add_projection(
         projection.kind,
         projection.to_bytes(),
@@ -131,11 +140,11 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
         terms=learned.terms,
         last_key=learned.last_key,
         role=task.role,
-        settings=counted,
+        settings={} if promotes else counted,
         replaces=task.unpromoted,
     )
     # From here on a stop comes too late: the version is stored.
-    if task.request.promote and trained.verdict.promote:
+    if promotes:
         task.tell("activating", 0.0)
         reason, other = trained.verdict.reason, objective_of(task.active)
         if other is not None and other != objective:
@@ -143,11 +152,14 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
                 f" It takes the place of version {task.active.version}, which learned from "
                 f"{trainer_of(other).lesson}: none of that is in it, and a rollback goes back."
             )
-        promoted = result | {"promoted": True, "reason": reason}
+        promoted = result | {"promoted": True, "kept": False, "reason": reason}
         try:
-            task.collection.activate(version, task.active.version, report=promoted)
+            task.collection.activate(
+                version, task.active.version, report=promoted, settings=counted
+            )
             result = promoted
         except Conflict as error:
+            task.collection.store.put_settings(counted)
             result["reason"] = f"{reason} But: {error}"
     task.tell("done", 1.0)
     return result | {"version": version, "seconds": task.seconds}

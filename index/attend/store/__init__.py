@@ -609,13 +609,14 @@ class CollectionStore(Protocol):
         """
 
     def activate_projection(
-        self, version: int, expected: int | None = None, report: Mapping[str, Json] | None = None
+        self, version: int, expected: int | None = None, **details: Unpack[VersionDetails]
     ) -> None:
         """Let a version answer in its role; `rollback` undoes it.
 
         Args:
             expected: activate only while this one is active in that role; 0 is the untrained.
-            report: takes the place of the version's own, in the same step.
+            details: a report that takes the place of the version's own, and settings, which are
+                stored in the same step.
 
         Raises:
             Conflict: another version is active by now; nothing was changed.

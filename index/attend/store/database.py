@@ -625,13 +625,13 @@ class Store(CollectionStore):
             return version
 
     def activate_projection(
-        self, version: int, expected: int | None = None, report: Mapping[str, Json] | None = None
+        self, version: int, expected: int | None = None, **details: Unpack[VersionDetails]
     ) -> None:
         with self._changing() as db:
             sql.activate(db, version, expected)
-            if report is not None:
-                update = "UPDATE projections SET report = ? WHERE version = ?"
-                db.execute(update, [sql.to_json(report), version])
+            sql.put_settings(db, details.get("settings", {}))
+            if report := details.get("report"):
+                sql.put_report(db, version, report)
 
     def rollback(self, role: Role = "search") -> int:
         with self._changing() as db:

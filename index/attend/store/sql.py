@@ -492,6 +492,11 @@ def activate(db: Database, version: int, expected: int | None) -> None:
     put_settings(db, {ACTIVE[role]: version})
 
 
+def put_report(db: Database, version: int, report: Mapping[str, Json]) -> None:
+    update = "UPDATE projections SET report = ? WHERE version = ?"
+    db.execute(update, [to_json(report), version])
+
+
 def unknown_version(db: Database, version: int) -> UnknownProjection:
     return UnknownProjection(
         f"There is no projection {version} here; there are {', '.join(version_numbers(db))}.",

@@ -405,7 +405,29 @@ def test_who_switches_versions_meanwhile_is_not_overruled(small):
     assert versions(collection) == [(1, False), (other, True), (report["version"], False)]
     stored = collection.projections()[-1].report
     assert stored["promoted"] is False
-    assert stored["reason"] in report["reason"]
+    assert stored["kept"]
+    assert "before this version answered; train again" in stored["reason"]
+    collection.activate(1)
+    assert train(collection)["tests"] == 1  # the look was counted, and this one has no new data
+
+
+def test_a_training_that_is_cut_off_before_the_activation_uses_no_look_up(small):
+    _, collection = small
+
+    def cut_off(stage: str, done: float) -> None:
+        if stage == "activating":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(collection, progress=cut_off)
+    first = collection.projections()[-1]
+    assert not first.active
+    assert first.report["kept"]
+    again = train(collection)
+    assert again["promoted"], again["reason"]
+    assert (again["tests"], again["kept"]) == (1, False)
+    assert versions(collection) == [(1, False), (again["version"], True)]  # the first one is gone
+    assert not collection.projections()[-1].report["kept"]
 
 
 def test_a_look_is_counted_with_the_version_and_a_second_one_needs_new_data(small):
