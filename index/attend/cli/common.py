@@ -78,7 +78,9 @@ class Target:
 
     def library(self) -> Data:
         self.check()
-        loader = partial(load, precision=self.precision)  # type: ignore[arg-type]
+        loader = None
+        if self.precision != "auto":  # what is measured is kept in the folder
+            loader = partial(load, precision=self.precision)  # type: ignore[arg-type]
         return Data(self.folder or self.engine or "", load_encoder=loader, engine=self.engine)
 
     def collection(self) -> Collection:
@@ -165,7 +167,7 @@ _COLLECTION = (
         "--precision",
         type=click.Choice(["auto", "bfloat16", "float32"]),
         default="auto",
-        help="Encoder precision; auto uses bfloat16 if the CPU supports it.",
+        help="Encoder precision; auto takes what is fastest on this processor.",
     ),
 )
 
