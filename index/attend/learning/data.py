@@ -499,7 +499,7 @@ class SecondLayer:
         self._vectors, self._queries = table.vectors, queries
         # The position of each candidate's best key, -1 for none.
         self._keys = np.empty(documents.shape, dtype=np.int64)
-        for part in blocks(len(queries), len(table.ids)):
+        for part in blocks(len(queries), 4 * len(table.ids)):
             places = documents[part]
             positions = np.take_along_axis(best_keys(table, queries[part]), places, axis=1)
             self._keys[part] = np.where(places < 0, -1, positions)
