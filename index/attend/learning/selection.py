@@ -228,11 +228,12 @@ def outcomes_of(judged: Sequence[Judged[C]], after: Sequence[Float64]) -> dict[S
 
 
 def weights(outcomes: Mapping[Split, object], share_seen: float) -> dict[Split, float]:
-    """Return how much each split counts in the mix: those of new documents share the rest evenly,
-    and all of it where there is one split only."""
-    others = max(1, len([split for split in outcomes if split not in FAMILIAR]))
+    """Return how much each split counts in the mix: those of known documents share one part evenly
+    and those of new documents the rest; all of it where there are splits of one kind only."""
+    known = [split in FAMILIAR for split in outcomes]
     shares: dict[Split, float] = {
-        split: share_seen if split in FAMILIAR else (1 - share_seen) / others for split in outcomes
+        split: share_seen / sum(known) if is_known else (1 - share_seen) / known.count(False)
+        for split, is_known in zip(outcomes, known, strict=True)
     }
     total = sum(shares.values())
     return {split: share / total if total else 1 / len(shares) for split, share in shares.items()}

@@ -121,7 +121,7 @@ def test_where_interactions_have_times_the_latest_ones_judge(planted):
     add_interactions(collection, [stored[at] for at in order])
     report = train(collection, objective="interactions")
     assert report["promoted"], report["reason"]
-    assert report["views"].keys() == {"latest", "new", "mix"}
+    assert report["views"].keys() == {"latest", "random", "new", "mix"}
     assert "the latest interactions" in report["reason"]
     told = report["held_out"]["latest"]
     late = times > told["after"]

@@ -135,8 +135,8 @@ def test_where_interactions_have_times_nothing_is_learned_from_later_ones(users)
     met = histories(users, 40)
     times = np.random.default_rng(1).permutation(met.nnz).astype(np.float64)
     times[np.argmax(times)] = np.nan  # one without a time counts as the earliest
-    latest, new = history_folds(met, seed=0, times=times)
-    assert (latest.split, new.split) == ("latest", "new")
+    latest, *others = history_folds(met, seed=0, times=times)
+    assert [fold.split for fold in (latest, *others)] == ["latest", "random", "new"]
     late = np.nan_to_num(times, nan=-1.0) > latest.after
     assert late.mean() == pytest.approx(0.1 if users == 2000 else 0.2, abs=0.01)
     rows = np.repeat(np.arange(users), lengths(met))
@@ -157,7 +157,7 @@ def test_where_users_come_one_after_another_their_latest_interactions_are_withhe
     met = histories(300, 40)
     rows = np.repeat(np.arange(300), lengths(met))
     times = rows + np.random.default_rng(1).random(met.nnz) / 2
-    latest, _ = history_folds(met, seed=0, times=times)
+    latest, *_ = history_folds(met, seed=0, times=times)
     assert (latest.split, latest.after) == ("latest", None)
     assert len(latest.users) > 250
     by_place = {(r, d): t for r, d, t in zip(rows, met.indices, times, strict=True)}

@@ -240,6 +240,11 @@ def test_the_mix_weighs_views_by_the_share_of_seen_documents():
         assert found.before[4] == pytest.approx((1 - share) * 0.7 / 2)
 
 
+def test_splits_of_known_documents_share_one_part():
+    outcomes = dict.fromkeys(("latest", "random", "new"))
+    assert weights(outcomes, 0.8) == pytest.approx({"latest": 0.4, "random": 0.4, "new": 0.2})
+
+
 def test_one_view_alone_has_all_the_weight():
     both = {"random": outcome([0], [0], [0]), "unseen": outcome([0], [0], [0])}
     assert weights(both, 0.3) == {"random": 0.3, "unseen": 0.7}
