@@ -25,9 +25,9 @@ from attend.learning import data, next_items, selection
 from attend.learning.data import Memory, ServedVersion, Sparse, lengths, products, without
 from attend.learning.fit import Fitted, Watch, run_parallel
 from attend.learning.next_items import (
+    FORMS,
     MOST_ITEMS,
     RECIPES,
-    ClosedForm,
     ItemModel,
     fit_next_items,
     item_weights,
@@ -383,26 +383,6 @@ GATE, QUERY, ITEMS = "gate", "query", "items"
 """Terms of documents: how much one counts in a history (n, 1), by how much it is moved as a query,
 before W_Q (n, d), and its weights for others."""
 
-FORMS: Mapping[str, ClosedForm] = {
-    "items": ClosedForm(2.0),
-    "items and words": ClosedForm(2.0, 0.5),
-    "items and more words": ClosedForm(4.0, 1.0),
-    "shrunk items": ClosedForm(8.0),
-    "regularised items": ClosedForm(16.0),
-    "more regularised items": ClosedForm(32.0),
-    "regularised items and words": ClosedForm(16.0, 0.5),
-    "regularised items and more words": ClosedForm(32.0, 2.0),
-    "items and more words with dropout": ClosedForm(32.0, 2.0, 0.5),
-    "more regularised items and words with dropout": ClosedForm(64.0, 2.0, 0.5),
-    "items with dropout and slack": ClosedForm(4.0, 0.0, 0.33, 0.3),
-}
-"""How much a model is to be shrunk depends on the data. (nDCG@10 on validation parts. Items alone:
-of books .175 with ridge 2 and .170 with 8; of films withheld at random .200 with 2, .218 with 8,
-.223 with 16. With words: of books .194 with ridge 2 and words .5, and .186 with 2 and 2; of films
-.236 with 32 and 2. Dropout: of films that users liked .213 beside .205, with ridge 8. Dropout and
-slack: of books .179 beside .175, without words. EASE tuned on films withheld at random has a ridge
-of 27 times the mean.)"""
-
 FINALISTS = 3
 """Forms that are judged as they would serve: those whose weights, added up, rank best."""
 
@@ -417,6 +397,12 @@ SOFTENED = 0.4
 FAINT = 0.01
 """The scale of texts beside a closed form alone: they order what it has no weight for."""
 
+TEXTS, STRONG = (0.25, 0.4), 60.0
+"""How much of their scale texts keep beside a closed form alone, by choice, and the factor on its
+weights then. (nDCG@10 on validation parts, of known and of new items: of films that users liked
+.184 and .086 with faint texts, .191 and .146 with 0.25, .178 and .156 with 0.4; of books .235 and
+.349, .220 and .357, .215 and .355.)"""
+
 SHARES = (0.5, 1.0)
 """How far from the start to the fit: part of the way often serves new documents best by itself, but
 not beside a closed form. (nDCG@10 on a validation part of goodbooks: .206; half: .203.)"""
@@ -426,12 +412,14 @@ HALVES = 2
 
 
 class NextItemsChoice(NamedTuple):
-    """A recipe (None: untrained), how far to go, whether keys have offsets, and a closed form."""
+    """A recipe (None: untrained), how far to go, whether keys have offsets, and a closed form with
+    how much texts count beside it alone (0: faintly)."""
 
     recipe: str | None
     share: float = 1.0
     offsets: bool = True
     form: str | None = None
+    texts: float = 0.0
 
     @property
     def cost(self) -> float:
@@ -448,9 +436,13 @@ class NextItemsChoice(NamedTuple):
         """Return that much of a fit."""
         part = fitted.mixed(np.eye(len(fitted.w_q), dtype=np.float32), self.share)
         if self.form is not None:
-            scale = FAINT if self.recipe is None else SOFTENED * part.scale
-            part = part._replace(scale=scale)
+            share = self.texts if self.recipe is None else SOFTENED
+            part = part._replace(scale=share * part.scale or FAINT)
         return part if self.offsets else part.without_offsets()
+
+    def logits(self, weights: Sparse) -> Sparse:
+        """Return the weights of its closed form on the scale of logits."""
+        return (STRONG if self.texts else STRENGTH) * weights
 
 
 def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
@@ -458,6 +450,7 @@ def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
     return [
         NextItemsChoice(None),
         *(NextItemsChoice(None, form=form) for form in forms),
+        *(NextItemsChoice(None, form=forms[0], texts=share) for share in TEXTS),
         *(
             NextItemsChoice(name, share, moved, form)
             for name in RECIPES
@@ -525,8 +518,8 @@ class InteractionsTrainer:
         shares = selection.weights({fold.split: fold for fold in self.folds}, self.share_seen[0])
         mix = dict.fromkeys(self.forms, 0.0)
         for fold, weighed in zip(self.folds, by_fold, strict=True):
-            for form, ((gains, _), _) in weighed.items():
-                mix[form] += shares[fold.split] * float(gains.mean())
+            for choice, ((gains, _), _) in weighed.items():
+                mix[choice.form or ""] += shares[fold.split] * float(gains.mean())
         self.forms = sorted(mix, key=lambda form: -mix[form])[:FINALISTS]
         self.choices = choices_of(self.forms)
         weighings = [partial(self._weigh, models, form, True) for form in self.forms]
@@ -602,27 +595,37 @@ class InteractionsTrainer:
 
     def _weigh(
         self, models: Sequence[ItemModel], form: str, as_served: bool, place: int, watch: Watch
-    ) -> dict[str, Weighed]:
+    ) -> dict[NextItemsChoice, Weighed]:
         """Measure a form as it would serve, or else its weights added up, which is cheap."""
         fold, model = self.folds[place], models[place].fitted(FORMS[form])
+        faint = NextItemsChoice(None, form=form)
         if not as_served:
             weigh = partial(model.added, ranked=fold.ranked)
-            return {form: (measured(fold, weigh, fold.history.shape[1]), None)}
-        items = STRENGTH * model.weights()
-        alone = NextItemsChoice(None, form=form).of(next_items.untrained(self.memory))
-        figures = measure(HistoryRanker.of(alone, self.memory, items), fold)
-        return {form: (figures, items if form == self.forms[0] else None)}
+            return {faint: (measured(fold, weigh, fold.history.shape[1]), None)}
+        weights, weighed = model.weights(), dict[NextItemsChoice, Weighed]()
+        for choice in dict.fromkeys([faint, *self.choices]):
+            if choice.plain and choice.form == form:
+                items, alone = choice.logits(weights), choice.of(next_items.untrained(self.memory))
+                figures = measure(HistoryRanker.of(alone, self.memory, items), fold)
+                is_beside = choice == faint and form == self.forms[0]
+                weighed[choice] = figures, items if is_beside else None
+        return weighed
 
     def _try_recipe(
-        self, by_fold: Sequence[Mapping[str, Weighed]], name: str | None, place: int, watch: Watch
+        self,
+        by_fold: Sequence[Mapping[NextItemsChoice, Weighed]],
+        name: str | None,
+        place: int,
+        watch: Watch,
     ) -> Measures:
-        fold, measures = self.folds[place], Measures()
+        fold, measures, weighed = self.folds[place], Measures(), by_fold[place]
         fitted = self._fit_recipe(name, fold.training, 0, watch)
         for choice in self.choices:
             if choice.plain and name is None:
-                measures[choice] = by_fold[place][choice.form or ""][0]
+                measures[choice] = weighed[choice][0]
             elif choice.recipe == name:
-                items = None if choice.form is None else by_fold[place][choice.form][1]
+                beside = NextItemsChoice(None, form=choice.form)
+                items = None if choice.form is None else weighed[beside][1]
                 ranker = HistoryRanker.of(choice.of(fitted), self.memory, items)
                 measures[choice] = measure(ranker, fold)
                 watch(1.0)
@@ -653,7 +656,8 @@ class InteractionsTrainer:
         if objective_of(self.task.active) != "interactions" or not several or not known:
             return None
         name, form = (None if part == "none" else part for part in (recipe, form))
-        return NextItemsChoice(name, float(choices["share"]), bool(choices["offsets"]), form)
+        share, texts = float(choices["share"]), float(choices.get("texts", 0.0))
+        return NextItemsChoice(name, share, bool(choices["offsets"]), form, texts)
 
     def _served(self) -> HistoryRanker:
         """Return the active version as it is, on the documents of the memory."""
@@ -680,7 +684,8 @@ class InteractionsTrainer:
         items = None
         if choice.form is not None:  # on the scale of logits
             form = FORMS[choice.form]
-            items = STRENGTH * item_weights(histories, self.material.words, form, self.mean)
+            weights = item_weights(histories, self.material.words, form, self.mean)
+            items = choice.logits(weights)
         return choice.of(fitted), items
 
     def _fit_recipe(self, name: str | None, histories: Sparse, seed: int, watch: Watch) -> Fitted:

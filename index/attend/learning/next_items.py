@@ -317,6 +317,27 @@ class ClosedForm(NamedTuple):
     slack: float = 0.0
 
 
+FORMS: Mapping[str, ClosedForm] = {
+    "items": ClosedForm(2.0),
+    "items and words": ClosedForm(2.0, 0.5),
+    "items and more words": ClosedForm(4.0, 1.0),
+    "shrunk items": ClosedForm(8.0),
+    "regularised items": ClosedForm(16.0),
+    "more regularised items": ClosedForm(32.0),
+    "regularised items and words": ClosedForm(16.0, 0.5),
+    "regularised items and more words": ClosedForm(32.0, 2.0),
+    "items and more words with dropout": ClosedForm(32.0, 2.0, 0.5),
+    "more regularised items and words with dropout": ClosedForm(64.0, 2.0, 0.5),
+    "items with dropout and slack": ClosedForm(4.0, 0.0, 0.33, 0.3),
+}
+"""How much a model is to be shrunk depends on the data. (nDCG@10 on validation parts. Items alone:
+of books .175 with ridge 2 and .170 with 8; of films withheld at random .200 with 2, .218 with 8,
+.223 with 16. With words: of books .194 with ridge 2 and words .5, and .186 with 2 and 2; of films
+.236 with 32 and 2. Dropout: of films that users liked .213 beside .205, with ridge 8. Dropout and
+slack: of books .179 beside .175, without words. EASE tuned on films withheld at random has a ridge
+of 27 times the mean.)"""
+
+
 def mean_count(histories: Sparse) -> float:
     """Return the mean number of interactions of a document that has any."""
     return float(histories.nnz / max(1, len(np.unique(histories.indices))))
