@@ -19,7 +19,7 @@ GOALS = {
     "attend/cli": 1500,
     "attend/collection": 950,
     "attend/core": 700,
-    "attend/encoder": 998,
+    "attend/encoder": 900,
     "attend/engines": 700,
     "attend/exchange": 740,
     "attend/keys": 1000,
@@ -33,14 +33,14 @@ GOALS = {
     "attend/write": 1230,
     "attend_milvus": 1950,
     "attend_service": 3550,
-    "attend_service/routes": 651,
+    "attend_service/routes": 650,
 }
 """Lines of code of each room that it is to have at most."""
 
 TODAY: dict[str, int] = {
     "attend/api": 1521,
-    "attend/cli": 1522,
-    "attend/collection": 998,
+    "attend/cli": 1519,
+    "attend/collection": 993,
     "attend/core": 762,
     "attend/engines": 783,
     "attend/exchange": 756,
@@ -81,7 +81,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 153), ("carriers", 184), ("helpers", 459), ("vague", 9)]
+    ("measure", "most"), [("files", 153), ("carriers", 184), ("helpers", 457), ("vague", 9)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""

@@ -78,9 +78,7 @@ class Target:
 
     def library(self) -> Data:
         self.check()
-        loader = None
-        if self.precision != "auto":  # what is measured is kept in the folder
-            loader = partial(load, precision=self.precision)  # type: ignore[arg-type]
+        loader = partial(load, precision=self.precision)  # type: ignore[arg-type]
         return Data(self.folder or self.engine or "", load_encoder=loader, engine=self.engine)
 
     def collection(self) -> Collection:
@@ -167,7 +165,7 @@ _COLLECTION = (
         "--precision",
         type=click.Choice(["auto", "bfloat16", "float32"]),
         default="auto",
-        help="Encoder precision; auto takes what is fastest on this processor.",
+        help="Encoder precision; auto uses bfloat16 if the CPU supports it.",
     ),
 )
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -32,7 +31,6 @@ from attend.core.errors import (
     Unsupported,
 )
 from attend.core.settings import Settings
-from attend.core.types import Json
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines.engine import Capabilities, Engine, name_taken
 from attend.engines.local import Folder
@@ -97,8 +95,7 @@ class Data:
         self.read_only = read_only
         self._engine = engine_of(engine or folder, read_only=read_only)
         self._aliases = self._engine.aliases
-        self._record = None if self._folder is None else self._folder / encoders.RECORD
-        self._load = load_encoder or partial(encoders.load, record=self._record)
+        self._load = load_encoder or encoders.load
         # Both are read under no lock: nobody waits while others open something else.
         self._encoders: dict[str, Encoder] = {}
         self._open: dict[str, tuple[object, Collection]] = {}
@@ -432,14 +429,6 @@ class Data:
                     encoder = CachedEncoder(loaded, self.embeddings) if cached else loaded
                     self._encoders[name] = encoder
         return self._encoders[name]
-
-    def precisions(self) -> dict[str, Json]:
-        """Return what encoders compute in on this processor, by name, as it was measured here.
-
-        >>> library.precisions()
-        {}
-        """
-        return {} if self._record is None else encoders.precisions(self._record)
 
     def rebuilt(self) -> list[str]:
         """Return the open collections whose index was damaged, and was built again.

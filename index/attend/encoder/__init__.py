@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from attend.encoder.loading import (
     DEFAULT,
-    RECORD,
     CachedEncoder,
     Encoder,
     SentenceEncoder,
     canonical_name,
     load,
-    precisions,
 )
 from attend.encoder.passages import Passage
 from attend.encoder.tokens import EmbeddingCache, TokenStates
 
 __all__ = [
     "DEFAULT",
-    "RECORD",
     "CachedEncoder",
     "EmbeddingCache",
     "Encoder",
@@ -29,5 +26,4 @@ __all__ = [
     "TokenStates",
     "canonical_name",
     "load",
-    "precisions",
 ]

@@ -8,28 +8,22 @@ and sentence-transformers take seconds to import, so that happens inside `load`,
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
-import platform
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
-from functools import cache, cached_property
-from itertools import product
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from filelock import FileLock
 
 from attend.core.arrays import unit
 from attend.core.coalesce import Coalescer, collecting, record, timed
 from attend.core.deadline import checked, under_deadline
 from attend.core.errors import EncoderError, InvalidRequest
-from attend.core.types import Float16, Float32, Json
+from attend.core.types import Float16, Float32
 from attend.encoder.passages import (
     TOKENS_PER_BATCH,
     IdleCores,
@@ -102,10 +96,7 @@ class SentenceEncoder:
     Attributes:
         window: the most tokens of a text that count, special ones and the prompt among them.
         direct: another way through the model, known to agree with its own.
-        for_queries: the same in another precision, for queries; None where they take the same way.
     """
-
-    for_queries: Run | None = None
 
     def __init__(
         self,
@@ -246,9 +237,8 @@ class SentenceEncoder:
 
     def _run(self, texts: list[str], task: str) -> Float32:
         """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
-        way = self.for_queries if self.for_queries is not None and task == "query" else self.direct
-        if way is not None:
-            return way(texts, task)
+        if self.direct is not None:
+            return self.direct(texts, task)
         # Only the default model has no other way than the direct one.
         model: Any = self._model
         encode = model.encode_query if task == "query" else model.encode_document
@@ -341,18 +331,6 @@ Precision = Literal["auto", "bfloat16", "float32"]
 BFLOAT16_FLAGS = frozenset({"amx_bf16", "avx512_bf16"})
 """The processor features that multiply bfloat16, as torch names them."""
 
-USES = ("document", "query")
-
-RECORD = "precision.json"
-"""The file of a library that keeps what was measured."""
-
-ROUNDS, MEASURING_SECONDS = 3, 0.25
-"""Each use is timed in every format by turns, so often and so long at least: the shortest time is
-that of a moment without neighbours."""
-
-MEASURED_WORDS, MEASURED_QUERIES = 150, 16
-"""Words of a document, some 200 tokens, and the queries of a call of several."""
-
 
 class Origin(NamedTuple):
     """A model's canonical name, and where the library finds it."""
@@ -362,24 +340,13 @@ class Origin(NamedTuple):
 
 
 def load(
-    name: str = DEFAULT,
-    precision: Precision = "auto",
-    device: str = "cpu",
-    record: Path | None = None,
+    name: str = DEFAULT, precision: Precision = "auto", device: str = "cpu"
 ) -> SentenceEncoder:
     """Load a model by name or folder: the default from its package, others from disk.
 
-    Nothing is downloaded unless the environment sets `HF_HUB_OFFLINE=0`.
-
-    Args:
-        precision: auto for what is fastest here, of the formats that the processor multiplies: for
-            documents and for queries. Vectors of one find those of another.
-        record: a JSON file that keeps what was measured for this model on this processor, for
-            every later process; without one it is measured again.
-
-    Raises:
-        EncoderError: the model is not there, cannot be read, or is not the one its name promises.
-        InvalidRequest: an unknown precision.
+    Nothing is downloaded unless the environment sets `HF_HUB_OFFLINE=0`. Raises `EncoderError`
+    for a model that is not there, cannot be read, or is not the one its name promises, and
+    `InvalidRequest` for an unknown precision.
     """
     # Before the libraries are imported: they read these once.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -391,155 +358,20 @@ def load(
     # Threads that wait for the next product turn in circles for a tenth of a millisecond, and not
     # for milliseconds, in which nobody else could have their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    import torch  # noqa: F401 # now that they are set
+    import torch
 
     origin = find(name)
-    formats = usable_formats(precision, device)
-    if len(formats) == 1:
-        return _made(origin, device, formats[0])
-    return _fastest(origin, formats, device, record)
-
-
-def _fastest(
-    origin: Origin, formats: Sequence[str], device: str, record: Path | None
-) -> SentenceEncoder:
-    """Load a model in what is fastest here: as it was measured before, or is now."""
-    writable = record is not None and os.access(record.parent, os.W_OK)
-    with FileLock(f"{record}.lock") if writable else nullcontext():  # one measures for all
-        records, encoders = _records(record), dict[str, SentenceEncoder]()
-        if records.get(origin.name, {}).get("processor") != processor():
-            encoders = {name: _made(origin, device, name) for name in formats}
-            if len({encoder.precision for encoder in encoders.values()}) == 1:
-                return encoders[formats[0]]
-            records[origin.name] = {"processor": processor(), **measured(encoders)}
-            if record is not None and writable:
-                fresh = record.with_name(f"{record.name}.new")
-                fresh.write_text(json.dumps(records, indent=2), encoding="utf-8")
-                fresh.replace(record)
-    document, query = (
-        encoders.get(name) or encoders.setdefault(name, _made(origin, device, name))
-        for name in (records[origin.name][use]["format"] for use in USES)
-    )
-    if query is not document and query.direct is not None and document.direct is not None:
-        document.for_queries = query.direct
-    return document
-
-
-def usable_formats(precision: str, device: str) -> tuple[str, ...]:
-    """Return the number formats to choose from.
-
-    bfloat16 halves the bytes and doubles the multiply rate, but only where the processor multiplies
-    it itself (AMX or AVX512-BF16), and not on each of those; elsewhere torch emulates it, slower
-    than float32.
-
-    Raises:
-        InvalidRequest: another precision than `auto`, `bfloat16` or `float32`.
-    """
-    if precision in ("bfloat16", "float32"):
-        return (precision,)
-    if precision != "auto":
-        raise InvalidRequest(
-            f"The precision {precision!r} is unknown; choose auto, bfloat16 or float32.",
-            field="precision",
-        )
-    import torch
-
-    if device.startswith("cuda"):
-        is_fast = bool(torch.cuda.is_bf16_supported(including_emulation=False))
-        return ("bfloat16",) if is_fast else ("float32",)
-    multiplies = device == "cpu" and not BFLOAT16_FLAGS.isdisjoint(cpu_features())
-    return ("float32", "bfloat16") if multiplies else ("float32",)
-
-
-def measured(encoders: Mapping[str, SentenceEncoder]) -> dict[str, dict[str, Any]]:
-    """Time encoders of several formats at what a service does.
-
-    Returns: for each use the fastest format, and the milliseconds of all: documents of 200 tokens,
-        one on each core and one more; a query alone, and in a call of several, by their geometric
-        mean.
-    """
-    import torch
-
-    by_use = {}
-    words = ["the", "sea", "is", "wide", "and", "a", "ship", "sails", "on", "until", "night"]
-    body = " ".join(words[place % len(words)] for place in range(MEASURED_WORDS))
-    documents = [f"{number} {body}" for number in range(torch.get_num_threads() + 1)]
-    queries = [f"how wide is sea {number}" for number in range(MEASURED_QUERIES)]
-    for use, calls in zip(USES, ([documents], [queries[:1], queries]), strict=True):
-        times = {name: [math.inf] * len(calls) for name in encoders}
-        began, rounds = time.perf_counter(), -1  # the first prepares operators
-        while rounds < ROUNDS or time.perf_counter() - began < MEASURING_SECONDS:
-            for (name, encoder), (place, texts) in product(encoders.items(), enumerate(calls)):
-                started = time.perf_counter()
-                with using_cores(1):
-                    encode = encoder.encode_queries if use == "query" else encoder.encode_documents
-                    encode(texts)
-                seconds = time.perf_counter() - started
-                times[name][place] = min(times[name][place], seconds / len(texts))
-            rounds += 1
-        milliseconds = {
-            name: round(1000 * math.prod(shortest) ** (1 / len(shortest)), 3)
-            for name, shortest in times.items()
-        }
-        fastest = min(milliseconds, key=lambda name: milliseconds[name])
-        by_use[use] = {"format": fastest, "milliseconds": milliseconds}
-    return by_use
-
-
-def precisions(record: Path) -> dict[str, Json]:
-    """Return the formats that were measured on this processor, by model and use."""
-    return {
-        name: {use: by_use[use]["format"] for use in USES} | {"processor": processor()}
-        for name, by_use in _records(record).items()
-        if by_use.get("processor") == processor()
-    }
-
-
-@cache
-def processor() -> str:
-    """Return the name of the processor, with the number of cores and what it multiplies.
-
-    >>> processor()  # doctest: +SKIP
-    'Intel(R) Xeon(R) Processor, 2 cores, amx_bf16, avx512_bf16'
-    """
-    name, flags = platform.processor() or platform.machine(), list[str]()
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            field, _, value = line.partition(":")
-            if field.strip() == "model name":
-                name = value.strip()
-            elif field.strip() == "flags":
-                flags = sorted(BFLOAT16_FLAGS & set(value.split()))
-    return ", ".join([name, f"{os.cpu_count()} cores", *flags])
-
-
-def _records(record: Path | None) -> dict[str, Any]:
-    """Return what was measured, by the name of the model; nothing of a file that is no record."""
-    try:
-        by_name: dict[str, Any] = {} if record is None else json.loads(record.read_bytes())
-        return {
-            name: by_use
-            for name, by_use in by_name.items()
-            if all(by_use[use]["format"] in ("bfloat16", "float32") for use in USES)
-        }
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
-        return {}  # it is measured again
-
-
-def _made(origin: Origin, device: str, number_format: str) -> SentenceEncoder:
-    """Read a model in a number format; one without products in float32, as all do that fail."""
-    import torch
-
     if origin.name == DEFAULT and device == "cpu":
         from attend.encoder.forward import read_default
 
+        number_format = choose_precision(precision, device, has_products=True)
         direct = read_default(Path(origin.place), getattr(torch, number_format))
         if direct is not None:
             return SentenceEncoder(direct, DEFAULT, number_format, direct)
     model = _read(origin, device)
     has_products = any(isinstance(module, torch.nn.Linear) for module in model.modules())
-    # A model of look-ups would only lose digits.
-    return _prepare(model, origin.name, number_format if has_products else "float32", device)
+    number_format = choose_precision(precision, device, has_products=has_products)
+    return _prepare(model, origin.name, number_format, device)
 
 
 def find(name: str) -> Origin:
@@ -645,6 +477,31 @@ def _prepare(model: SentenceTransformer, name: str, precision: str, device: str)
 
         encoder.direct = direct(model, encoder.window)
     return encoder
+
+
+def choose_precision(precision: str, device: str, *, has_products: bool) -> str:
+    """Return the number format to compute in.
+
+    bfloat16 halves the bytes and doubles the multiply rate, but only where the processor multiplies
+    it itself (AMX or AVX512-BF16); elsewhere torch emulates it, slower than float32. Without
+    products (`has_products`), a model of look-ups would only lose digits.
+
+    Raises `InvalidRequest` for another precision than `auto`, `bfloat16` or `float32`.
+    """
+    if precision in ("bfloat16", "float32"):
+        return precision
+    if precision != "auto":
+        raise InvalidRequest(
+            f"The precision {precision!r} is unknown; choose auto, bfloat16 or float32.",
+            field="precision",
+        )
+    import torch
+
+    if device.startswith("cuda"):
+        is_fast = bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    else:
+        is_fast = device == "cpu" and not BFLOAT16_FLAGS.isdisjoint(cpu_features())
+    return "bfloat16" if has_products and is_fast else "float32"
 
 
 def cpu_features() -> frozenset[str]:

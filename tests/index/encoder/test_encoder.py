@@ -7,8 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -253,99 +251,17 @@ def test_weights_that_are_not_numbers_are_reported(
 
 @pytest.mark.parametrize(
     ("features", "expected"),
-    [
-        ({"amx_bf16"}, {"float32", "bfloat16"}),
-        ({"avx512_bf16", "avx2"}, {"float32", "bfloat16"}),
-        ({"avx2"}, {"float32"}),
-    ],
+    [({"amx_bf16"}, "bfloat16"), ({"avx512_bf16", "avx2"}, "bfloat16"), ({"avx2"}, "float32")],
 )
-def test_auto_has_the_formats_that_the_processor_multiplies(
-    monkeypatch: pytest.MonkeyPatch, features: set[str], expected: set[str]
+def test_auto_follows_the_processor(
+    monkeypatch: pytest.MonkeyPatch, features: set[str], expected: str
 ) -> None:
+
     monkeypatch.setattr(loading, "cpu_features", lambda: frozenset(features))
-    assert set(loading.usable_formats("auto", "cpu")) == expected
-    assert loading.usable_formats("auto", "mps") == ("float32",)
-    assert loading.usable_formats("float32", "cpu") == ("float32",)
-
-
-@pytest.fixture
-def multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the processor multiplied bfloat16, whatever it is."""
-    monkeypatch.setattr(loading, "cpu_features", lambda: frozenset({"amx_bf16"}))
-    monkeypatch.setattr(loading, "MEASURING_SECONDS", 0.0)
-
-
-class Paced:
-    """An encoder that takes its time, longer for one of the uses."""
-
-    def __init__(self, document: float, query: float) -> None:
-        self.seconds = {"document": document, "query": query}
-
-    def encode_documents(self, texts: Sequence[str]) -> None:
-        time.sleep(self.seconds["document"] * len(texts))
-
-    def encode_queries(self, texts: Sequence[str]) -> None:
-        time.sleep(self.seconds["query"] * len(texts))
-
-
-def test_each_use_has_its_fastest_format() -> None:
-    paced: Any = {"float32": Paced(0.004, 0.0001), "bfloat16": Paced(0.001, 0.0008)}
-    found = loading.measured(paced)
-    assert {use: each["format"] for use, each in found.items()} == {
-        "document": "bfloat16",
-        "query": "float32",
-    }
-    assert found["document"]["milliseconds"]["float32"] >= 4
-    assert found["document"]["milliseconds"]["bfloat16"] < 4
-
-
-def test_what_was_measured_is_kept_for_every_process(
-    multiplies: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    record = tmp_path / "precision.json"
-    first = load(record=record)
-    kept = json.loads(record.read_text())[DEFAULT]
-    assert kept["processor"] == loading.processor()
-    assert first.precision == kept["document"]["format"]
-    assert set(kept["query"]["milliseconds"]) == {"float32", "bfloat16"}
-    assert loading.precisions(record)[DEFAULT]["document"] == first.precision
-
-    monkeypatch.setattr(loading, "measured", lambda encoders: pytest.fail("measured again"))
-    kept["document"]["format"], kept["query"]["format"] = "float32", "bfloat16"
-    record.write_text(json.dumps({DEFAULT: kept}))
-    mixed = load(record=record)
-    assert mixed.precision == "float32"
-    assert mixed.for_queries is not None
-    texts = ["The sea is calm.", "A ship sails at night."]
-    exact, rough = load(precision="float32"), load(precision="bfloat16")
-    assert np.array_equal(mixed.encode_documents(texts), exact.encode_documents(texts))
-    assert np.array_equal(mixed.encode_queries(texts), rough.encode_queries(texts))
-    assert (mixed.encode_queries(texts) * exact.encode_documents(texts)).sum(axis=1).min() > 0.999
-
-
-@pytest.mark.parametrize(
-    "written", ['{"processor": 1}', "nonsense", "[]", '{"all-MiniLM-L6-v2": {"document": 5}}']
-)
-def test_a_record_of_another_processor_or_of_none_is_made_again(
-    multiplies: None, tmp_path: Path, written: str
-) -> None:
-    record = tmp_path / "precision.json"
-    load(record=record)
-    good = json.loads(record.read_text())
-    other = {DEFAULT: {**good[DEFAULT], "processor": "of elsewhere"}}
-    for content in (written, json.dumps(other)):
-        record.write_text(content)
-        assert loading.precisions(record) == {}
-        load(record=record)
-        assert json.loads(record.read_text())[DEFAULT]["processor"] == loading.processor()
-
-
-def test_a_model_of_look_ups_is_not_measured(
-    multiplies: None, tiny_encoder_folder: Path, tmp_path: Path
-) -> None:
-    encoder = load(str(tiny_encoder_folder), record=tmp_path / "precision.json")
-    assert encoder.precision == "float32"
-    assert not (tmp_path / "precision.json").exists()
+    assert loading.choose_precision("auto", "cpu", has_products=True) == expected
+    assert loading.choose_precision("auto", "mps", has_products=True) == "float32"
+    assert loading.choose_precision("auto", "cpu", has_products=False) == "float32"
+    assert loading.choose_precision("float32", "cpu", has_products=True) == "float32"
 
 
 def test_an_unknown_precision_is_refused(tiny_encoder_folder: Path) -> None:
