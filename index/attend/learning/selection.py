@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from statistics import NormalDist
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -61,9 +62,10 @@ def sampled(members: Int64, most: int, random: np.random.Generator) -> Int64:
 PART_COST = 0.0005
 """The gain in nDCG that each further part of the mechanism must be worth."""
 
-DOUBT = 2.5
+DOUBTS = 2.5, 2.0, 0.0
 """Standard errors by which a choice must be clear of the largest loss that is tolerated: more than
-the promotion test asks for, since the best of many choices looks better than it is."""
+the promotion test asks for, since the best of many choices looks better than it is; and less, where
+that leaves none that gains anything."""
 
 LEAD = 1.0
 """Standard errors by which a choice must be ahead of the best plain one, up to the tolerance: a fit
@@ -135,8 +137,9 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     """Return the choice with the best mix of all splits; a loss on new documents counts twice.
 
     New documents come unannounced, and who adds them did not choose to lose by it. A choice that
-    may lose more than the tolerance on a split is taken only where no safe one gains anything: the
-    promotion test then says how many more questions could tell. One that loses more than the
+    may lose more than the tolerance on a split is taken only where no safe one gains anything, and
+    one that does lose it only where all do: the promotion test then says how many more questions
+    could tell. One that loses more than the
     tolerance on known documents against a plain one is taken only where no other gains anything: a
     gain on new documents is no reason to lose where most of the use is. One that is not plain has
     to lead the best that is by one standard error, or by the tolerance where that is less.
@@ -147,7 +150,7 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     shares = weights(samples, share_seen)
     costs = [choice.cost for choice in choices]
     totals = -np.array(costs)
-    now, safe, level = 0.0, np.ones(len(choices), dtype=bool), np.ones(len(choices), dtype=bool)
+    now, level, clear = 0.0, np.ones(len(choices), dtype=bool), np.full(len(choices), math.inf)
     plain = np.array([choice.plain for choice in choices])
     for split, (_, before, after) in samples.items():
         now += shares[split] * before.mean()
@@ -158,8 +161,10 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
             behind = after[plain][after[plain].mean(axis=1).argmax()] - after
             level &= behind.mean(axis=1) <= tolerance
         gains = after - before
-        safe &= gains.mean(axis=1) - DOUBT * _errors(gains) > -tolerance
-    for allowed in (safe & level, safe):
+        errors = np.maximum(_errors(gains), 1e-12)
+        clear = np.minimum(clear, (gains.mean(axis=1) + tolerance) / errors)
+    for doubt, levels in product(DOUBTS, (level, np.ones_like(level))):
+        allowed = (clear > doubt) & levels
         if allowed.any() and totals[allowed].max() > now:
             totals[~allowed] = -np.inf
             break

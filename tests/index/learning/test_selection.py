@@ -109,6 +109,13 @@ def test_a_choice_that_may_lose_is_taken_only_where_all_may():
     assert best(judged, 0.5) == LEARNED
     assert best(judged, 0.5, tolerance=0.01) == WORDS
     assert best(judged, 0.5, tolerance=0.5) == LEARNED
+    # Of few that all may lose, one that does not is taken, however much another gains elsewhere.
+    few = [
+        fold("random", range(6), [0.5] * 6, PLAIN=[0.9] * 6, LEARNED=[0.7] * 6),
+        fold("unseen", range(6), [0.5] * 6, PLAIN=[0.4] * 6, LEARNED=[0.2, 0.9] * 3),
+    ]
+    assert best(few, 0.5, tolerance=0.01) == LEARNED
+    assert best(few, 0.5) == PLAIN
     worse = [fold("unseen", range(40), [0.9] * 40, PLAIN=[0.5] * 40, LEARNED=risky)]
     assert best(worse, 0.5, tolerance=0.01) == best(worse, 0.5)
 
