@@ -55,13 +55,13 @@ def main(data: Path, port: int, json: bool) -> None:
     )
 
 
-def _timed(load: Callable[[str], Encoder]) -> Callable[[str], Encoder]:
+def _timed(load: Callable[..., Encoder]) -> Callable[..., Encoder]:
     """Says on stderr how long the loading of an encoder took."""
 
-    def loaded(name: str) -> Encoder:
+    def loaded(*arguments: Any, **options: Any) -> Encoder:
         began = time.monotonic()
         try:
-            return load(name)
+            return load(*arguments, **options)
         finally:
             print(f"{LOADED} {time.monotonic() - began:.3f}", file=sys.stderr, flush=True)
 
