@@ -68,8 +68,9 @@ def _timed(load: Callable[..., Encoder]) -> Callable[..., Encoder]:
     return loaded
 
 
-# The worker processes import this module, and load the encoders.
-encoder.load = _timed(encoder.load)
+# The worker processes import this module, and load the encoders; so does a test, beside others.
+if __name__ in ("__main__", "__mp_main__"):
+    encoder.load = _timed(encoder.load)
 
 
 def _announce(address: str) -> None:
