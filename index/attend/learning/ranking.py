@@ -261,11 +261,12 @@ class RankingTrainer:
             for factor, weight, coverage, votes in LAYERED if layered else ():
                 if factor in factors and votes in by_votes:
                     tried = share, factor, weight, coverage, memory, votes, DEFAULT_LAYER
+                    choice = RankingChoice(*tried)
                     ndcg = {
-                        split: candidates.ndcg(RankingChoice(*tried).again(candidates, layer))
+                        split: candidates.ndcg(choice.again(candidates, layer))
                         for split, candidates, layer in zip(fold.splits, sets, layers, strict=True)
                     }
-                    rankings[RankingChoice(*tried)] = Ranked(ndcg, (part, sets[0]))
+                    rankings[choice] = Ranked(ndcg, (part, sets[0]))
         return rankings
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
