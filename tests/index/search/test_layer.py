@@ -85,6 +85,17 @@ def test_example_keys_are_found_and_not_taken_up(world: World) -> None:
     assert [hit.id for hit in after] == [before[place].id for place in order]
 
 
+def test_documents_that_only_examples_name_have_one_layer(world: World) -> None:
+    """A document without text has no key of its own that could say it in other words."""
+    world.collection.upsert([{"id": "bare", "value": 1, "payload": {"c": "bare"}}])
+    world.teach(QUERY, ["bare"])
+    fields = UNFITTED_WORDS.model_dump() | {"examples": 0.9, "memory": 0.0}
+    version = world.version(identity(WIDTH), Tuning(**fields)).number
+    for options in ({"filter": {"c": "bare"}}, {}):
+        hits = world.collection.search(QUERY, projection=version, k=40, **options).hits
+        assert "bare" in [hit.id for hit in hits]
+
+
 def test_it_is_of_searches_by_text_with_the_words_of_the_version(
     world: World, tmp_path: Path
 ) -> None:
