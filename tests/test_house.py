@@ -45,7 +45,7 @@ TODAY: dict[str, int] = {
     "attend/engines": 783,
     "attend/exchange": 756,
     "attend/keys": 1091,
-    "attend/learning": 4381,
+    "attend/learning": 4383,
     "attend/measure": 921,
     "attend/recommend": 1038,
     "attend/search": 2437,

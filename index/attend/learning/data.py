@@ -416,7 +416,9 @@ class ServedVersion:
         options = AttentionOptions(attend=version.tuning.attend or ATTEND)
         self.plan = plan_of(version, settings, options, words=True)
         self.mechanism = self.plan.mechanism
-        self.table, self._own = version.keys(stored), version.keys(stored.own)
+        self.table = self._own = version.keys(stored)
+        if self.plan.layer and stored.examples is not None:
+            self._own = version.keys(stored.own)
 
     def logits(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
         """Logits (q, H, c) of queries (q, d) over some documents, over the temperature.
