@@ -59,8 +59,8 @@ def _again(attention: Attention) -> Attended:
     table = replace(table, vectors=table.vectors[:, 0])
     if (examples := scoring.queries.examples) is not None:  # these say nothing in other words
         table = replace(table, examples=np.isin(table.ids, examples)).own
-    if not len(table):  # all have keys of examples alone
-        return attended
+        if not len(table):  # all have keys of examples alone
+            return attended
     query = scoring.heads[0]  # (1, d)
     order = np.argsort(table.rows)
     places, present = locate(table.rows[order], attended.documents)
