@@ -24,6 +24,7 @@ from learning_peers import adapter, plain, tuned
 from learning_ranking import (
     bilingual,
     conala,
+    conala_deep,
     conala_feedback,
     judgements,
     many_keys,
@@ -64,6 +65,7 @@ SECTIONS: Mapping[str, Section] = {
     "lists-scifact": lists("scifact"),
     "lists-banking77": labels,
     "nfcorpus": nfcorpus,
+    "conala-deep": conala_deep,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),
     "scifact-tuned": tuned("scifact"),

@@ -38,17 +38,18 @@ GOALS = {
 """Lines of code of each room that it is to have at most."""
 
 TODAY: dict[str, int] = {
-    "attend/api": 1521,
-    "attend/cli": 1519,
+    "attend/api": 1529,
+    "attend/cli": 1527,
     "attend/collection": 993,
     "attend/core": 762,
+    "attend/encoder": 1027,
     "attend/engines": 783,
-    "attend/exchange": 756,
+    "attend/exchange": 758,
     "attend/keys": 1091,
-    "attend/learning": 4383,
+    "attend/learning": 4466,
     "attend/measure": 921,
     "attend/recommend": 1038,
-    "attend/search": 2437,
+    "attend/search": 2459,
     "attend/source": 1665,
     "attend/store": 3233,
     "attend/write": 1481,

@@ -48,7 +48,9 @@ class Projection:
     b_k (Hk, d_k); w_v (H, d_vh, d_v); b_v (H, d_vh); w_o (d_o, H*d_vh); b_o (d_o,);
     center (d_in,), taken from query and key embeddings first; gates (H,), summing to
     one; additive_w and additive_u (a, d_k), additive_v and additive_b (a,), the parameters
-    of the scorer of that name. Raises InvalidRequest where they disagree or hold NaN or infinity.
+    of the scorer of that name; deep (p,), a learned change of the encoder for the texts of queries,
+    which moves them before they come here. Raises InvalidRequest where they disagree or hold NaN or
+    infinity.
     """
 
     kind: str
@@ -67,6 +69,7 @@ class Projection:
     additive_u: Floats | None = None
     additive_v: Floats | None = None
     additive_b: Floats | None = None
+    deep: Floats | None = None
     normalize_queries: bool = False
     normalize_keys: bool = False
     folded: bool = False
@@ -308,6 +311,7 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "additive_u": ("a", "d_k"),
     "additive_v": ("a",),
     "additive_b": ("a",),
+    "deep": ("p",),
 }
 """Each tensor's axes by name; an axis has one length throughout a projection.
 

@@ -33,6 +33,7 @@ FOR_OBJECTIVES: Mapping[str, Sequence[Objective]] = {
     "share_seen": ["ranking", "interactions"],
     "dimensions": ["ranking", "answers"],
     "parts": ["ranking"],
+    "deep": ["ranking"],
     "error_rate": ["ranking", "answers"],
 }
 """The fields of a training that not every objective uses."""
@@ -62,6 +63,9 @@ class TrainRequest(Request):
     others: for collections in which every document answers one query, such as the entries of a
     dictionary; elsewhere they hide the documents that have examples. With matrices alone, all of
     it can be exported."""
+    deep: bool = False
+    """Also learn a change of the encoder's layers for the texts of queries, for minutes and not
+    seconds; keys stay as they are. It answers only where held-out questions gain by it."""
     error_rate: float = Field(0.05, gt=0, lt=1)
     """Answerable queries that may be told there is no answer."""
     tolerance: float = Field(0.01, gt=0, le=1)
@@ -81,6 +85,12 @@ class TrainRequest(Request):
                     f"{name} is for the objective {' or '.join(objectives)}, and {self.objective} "
                     f"does not use it. Leave {name} out, or train for {' or '.join(objectives)}",
                 )
+        if self.deep and "matrices" not in self.parts:
+            raise WrongField(
+                "deep",
+                f"deep is learned together with matrices, but parts are {', '.join(self.parts)}; "
+                f"add matrices, or leave deep out",
+            )
         if "offsets" in self.parts and "matrices" not in self.parts:
             raise WrongField(
                 "parts",

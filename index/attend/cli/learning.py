@@ -262,7 +262,15 @@ HEADER = ("before", "after", "gain", "95 % interval", "p", "queries")
 @common.model_options(InteractionFile)
 @click.option("--answers", is_flag=True, help="Learn from the stored values; see --objective.")
 @common.model_options(
-    TrainRequest, "share_seen", "seed", "dimensions", "heads", "parts", "error_rate", "tolerance"
+    TrainRequest,
+    "share_seen",
+    "seed",
+    "dimensions",
+    "heads",
+    "parts",
+    "deep",
+    "error_rate",
+    "tolerance",
 )
 @common.model_options(TrainRequest, "objective")
 @click.option(
@@ -286,6 +294,7 @@ def train_command(target: common.Target, answers: bool, no_promote: bool, **opti
     Example:
       attend train --data library --queries queries.jsonl --qrels qrels.tsv
       attend train --data library --clicks clicks.csv --share-seen 0.8
+      attend train --data library --deep
       attend train --data library --answers --value price
       attend train --data library --dimensions 64 --part matrices --part offsets
       attend train --data library --interactions ratings.tsv --user reader --item book

@@ -40,7 +40,7 @@ class Readers:
 
     @cached_property
     def feedback(self) -> FeedbackReader:
-        return FeedbackReader(self._collection.store)
+        return FeedbackReader(self._collection.store, self._collection.encoder)
 
     @cached_property
     def types(self) -> ValueTypes:

@@ -19,7 +19,9 @@ a processor on which this way goes wrong is noticed, and the library is used ins
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,11 +110,17 @@ class Step(NamedTuple):
 class Linear:
     """x W^T + b with W laid out once in oneDNN's own blocks."""
 
-    def __init__(self, weights: Mapping[str, Tensor], *names: str) -> None:
-        """Several layers over one input become one product, their outputs side by side."""
-        weight = torch.cat([weights[f"{name}.weight"] for name in names])
-        self.bias = torch.cat([weights[f"{name}.bias"] for name in names])
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.bias = bias
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_TOKENS)
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor], *names: str) -> Linear:
+        """Several layers over one input become one product, their outputs side by side."""
+        weight, bias = (
+            torch.cat([weights[f"{name}.{part}"] for name in names]) for part in ("weight", "bias")
+        )
+        return cls(weight, bias)
 
     def __call__(self, rows: Tensor) -> Tensor:
         # (t, in) -> (t, out)
@@ -130,6 +138,32 @@ def norm(weights: Mapping[str, Tensor], name: str, config: Any) -> Callable[[Ten
     )
 
 
+class LowRank:
+    """A linear layer beside a change of low rank, to be learned: x (W + B A)^T + b.
+
+    LoRA (Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models").
+
+    Args:
+        a, b: (r, in) and (out, r), in float32.
+    """
+
+    def __init__(self, base: Linear, a: Tensor, b: Tensor) -> None:
+        self.weight, self.bias = base.weight.to_dense(), base.bias
+        self.a, self.b = a, b
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        linear, a, b = nn.functional.linear, self.a.to(rows.dtype), self.b.to(rows.dtype)
+        return linear(rows, self.weight, self.bias) + linear(linear(rows, a), b)
+
+    def merged(self) -> Linear:
+        """Return the layer with the change in its weights."""
+        weight = self.weight.float() + self.b @ self.a
+        return Linear(weight.to(self.weight.dtype), self.bias)
+
+
+Product = Linear | LowRank
+
+
 class Layer:
     """One transformer block over packed rows: attention, then the feed-forward network.
 
@@ -142,12 +176,24 @@ class Layer:
         block = f"encoder.layer.{number}"
         reader, output = f"{block}.attention.self", f"{block}.attention.output"
         self.heads: int = config.num_attention_heads
-        self.project = Linear(weights, f"{reader}.query", f"{reader}.key", f"{reader}.value")
-        self.gather = Linear(weights, f"{output}.dense")
-        self.widen = Linear(weights, f"{block}.intermediate.dense")
-        self.narrow = Linear(weights, f"{block}.output.dense")
+        self.project: Product = Linear.of(
+            weights, f"{reader}.query", f"{reader}.key", f"{reader}.value"
+        )
+        self.gather: Product = Linear.of(weights, f"{output}.dense")
+        self.widen: Product = Linear.of(weights, f"{block}.intermediate.dense")
+        self.narrow: Product = Linear.of(weights, f"{block}.output.dense")
         self.after_attention = norm(weights, f"{output}.LayerNorm", config)
         self.after_network = norm(weights, f"{block}.output.LayerNorm", config)
+
+    def products(self) -> dict[str, Product]:
+        """Return the linear layers by name, in the order in which they come."""
+        return {name: layer for name, layer in vars(self).items() if isinstance(layer, Product)}
+
+    def with_products(self, products: Mapping[str, Product]) -> Layer:
+        """Return the block with other linear layers."""
+        other = copy(self)
+        vars(other).update(products)
+        return other
 
     def __call__(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
         seen = self.gather(attend(self.project(rows), self.heads, steps))  # (t, 3d) -> (t, d)
@@ -255,9 +301,7 @@ class DirectEncoder:
 
     def __call__(self, texts: Sequence[str], task: str) -> Float32:
         with timed("tokenise"):
-            prompt = self.prompts.get(task) or ""
-            encodings = self.tokenizer.encode_batch_fast([prompt + text for text in texts])
-            tokens = [encoding.ids for encoding in encodings]
+            tokens = self.tokens(texts, task)
         with timed("encode"), torch.inference_mode():
             order, lengths, states = self.states(tokens)
             rows, starts = states.float().numpy(), np.cumsum(lengths) - lengths
@@ -265,14 +309,25 @@ class DirectEncoder:
                 pooled = rows[starts]
             else:
                 pooled = np.add.reduceat(rows, starts, axis=0) / lengths[:, None]  # (n, d)
-            if self.rest:
-                features = {"sentence_embedding": torch.from_numpy(pooled).to(states.dtype)}
-                for step in self.rest:
-                    features = step(features)
-                pooled = features["sentence_embedding"].float().numpy()
+            pooled = self.finished(torch.from_numpy(pooled), states.dtype).numpy()
             result = np.empty(pooled.shape, dtype=np.float32)
             result[order] = pooled
         return result
+
+    def tokens(self, texts: Sequence[str], task: str) -> list[Sequence[int]]:
+        """Return the ids of the tokens of texts, under the prompt of a task."""
+        prompt = self.prompts.get(task) or ""
+        encodings = self.tokenizer.encode_batch_fast([prompt + text for text in texts])
+        return [encoding.ids for encoding in encodings]
+
+    def finished(self, pooled: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return pooled rows (n, d) after the modules that follow, in float32."""
+        if self.rest:
+            features = {"sentence_embedding": pooled.to(dtype)}
+            for step in self.rest:
+                features = step(features)
+            pooled = features["sentence_embedding"]
+        return pooled.float()
 
     def states(self, tokens: Sequence[Sequence[int]]) -> tuple[Int64, Int64, Tensor]:
         """Run the layers over the tokens of texts, by their ids.
@@ -300,6 +355,101 @@ class DirectEncoder:
         return order, lengths, rows[:count]
 
 
+RANK = 16
+"""Of the change of each linear layer. (On CoNaLa's folds 8 to 48 gain alike.)"""
+
+
+class QueryTuning:
+    """Changes of low rank of all layers of an encoder, to be learned for its queries.
+
+    Args:
+        texts: (q,) of the queries; None of one that is a vector.
+
+    Attributes:
+        numbers: (p,) of each linear layer A and B, one layer after another; in float32, with a
+            gradient. At first they change nothing.
+    """
+
+    def __init__(self, encoder: DirectEncoder, texts: Sequence[str | None], seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        numbers = []
+        for outputs, inputs in _shapes(encoder):
+            numbers.append(torch.randn(RANK * inputs, generator=draw) / math.sqrt(inputs))
+            numbers.append(torch.zeros(outputs * RANK))
+        self.numbers = torch.cat(numbers).requires_grad_()
+        self._base = encoder
+        self._is_text = np.array([bool(text) for text in texts], dtype=bool)
+        self._tokens = encoder.tokens([text or "" for text in texts], "query")
+
+    def __call__(self, places: Int64, embeddings: Tensor) -> Tensor:
+        """Return the embeddings of some of the queries, with a gradient.
+
+        Args:
+            places: (n,) which.
+            embeddings: (n, d) as they were: those of vectors stay so.
+        """
+        is_text = self._is_text[places]
+        if is_text.any():
+            embeddings = embeddings.clone()
+            tokens = [self._tokens[place] for place in places[is_text].tolist()]
+            embeddings[torch.from_numpy(is_text)] = self._embedded(tokens)
+        return embeddings
+
+    def _embedded(self, tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Return the embeddings (n, d) of the tokens of texts, at length one."""
+        encoder = tuned(self._base, self.numbers, merge=False)
+        order, lengths, rows = encoder.states(tokens)
+        place = torch.from_numpy(order)
+        if encoder.pooling == "cls":
+            pooled = rows[torch.from_numpy(np.cumsum(lengths) - lengths)].float()
+        else:
+            owner = torch.from_numpy(np.repeat(np.arange(len(order)), lengths))
+            sums = torch.zeros(len(order), rows.shape[1]).index_add(0, owner, rows.float())
+            pooled = sums / torch.from_numpy(lengths)[:, None]
+        pooled = torch.zeros_like(pooled).index_copy(0, place, pooled)
+        return nn.functional.normalize(encoder.finished(pooled, rows.dtype), dim=1)
+
+    def learned(self) -> Float32:
+        """Return the numbers (p,) in numpy."""
+        return np.asarray(self.numbers.detach().numpy(), dtype=np.float32)
+
+
+def tuned(encoder: DirectEncoder, numbers: Tensor, *, merge: bool = True) -> DirectEncoder:
+    """Return an encoder with changes of low rank.
+
+    Args:
+        numbers: (p,) as `QueryTuning` has them, of any rank.
+        merge: put them into the weights, which then have no gradient.
+
+    Raises:
+        ValueError: they are of an encoder of another shape.
+    """
+    shapes = _shapes(encoder)
+    rank, beyond = divmod(len(numbers), sum(map(sum, shapes)))
+    if beyond or not rank:
+        raise ValueError(f"{len(numbers)} numbers are no change of layers of the shapes {shapes}")
+    parts = iter(
+        torch.split(numbers, [rank * size for shape in shapes for size in reversed(shape)])
+    )
+    layers = []
+    for layer in encoder.layers:
+        products: dict[str, Product] = {}
+        for name, base in layer.products().items():
+            a, b = next(parts).view(rank, -1), next(parts).view(-1, rank)
+            changed = LowRank(base, a, b)  # type: ignore[arg-type]  # nothing is tuned twice
+            products[name] = changed.merged() if merge else changed
+        layers.append(layer.with_products(products))
+    other = copy(encoder)
+    other.layers = layers
+    return other
+
+
+def _shapes(encoder: DirectEncoder) -> list[tuple[int, int]]:
+    """Return the outputs and inputs of all linear layers of an encoder."""
+    every = [base for layer in encoder.layers for base in layer.products().values()]
+    return [(base.weight.shape[0], base.weight.shape[1]) for base in every]
+
+
 def suits(model: SentenceTransformer) -> bool:
     """Return whether a model has only steps that `DirectEncoder` takes, in their order."""
     modules: list[Any] = list(model)
@@ -324,7 +474,7 @@ def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
     """
     if not suits(model):
         return None
-    modules: list[Any] = list(model)
+    modules: list[Any] = list(model.requires_grad_(False))
     transformer: Any = model.transformers_model
     config, weights = transformer.config, transformer.state_dict()
     try:

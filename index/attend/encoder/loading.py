@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ from attend.encoder.tokens import EmbeddingCache, Key, TokenRun, TokenStates, Un
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from attend.encoder.forward import DirectEncoder
+    from attend.encoder.forward import DirectEncoder, QueryTuning
 
 UNLIMITED_WINDOW = 512
 """Tokens a passage may have where the model itself sets no limit: an average over more words
@@ -49,6 +50,9 @@ than that tells little of any of them."""
 NO_LIMIT = 1_000_000
 """Tokenizers without a limit say so with infinity or with 10**30."""
 
+
+MOST_TUNED = 4
+"""Learned changes of an encoder that are kept ready, each with weights of its own."""
 
 Run = Callable[[list[str], str], Float32]
 """Texts (n,) and the task they are for, as rows (n, dimension)."""
@@ -88,6 +92,10 @@ class Encoder(Protocol):
     def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]: ...
 
     def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]: ...
+
+    def query_tuning(self, texts: Sequence[str | None], seed: int) -> QueryTuning: ...
+
+    def tuned(self, numbers: Float32) -> Encoder: ...
 
 
 class SentenceEncoder:
@@ -132,6 +140,8 @@ class SentenceEncoder:
         self._alone = ThreadPoolExecutor(1, "encoder-alone")
         self._alone_free = threading.Lock()
         self._unit_tokens = UnitTokens(self.token_states, name)
+        self._tuned: OrderedDict[str, SentenceEncoder] = OrderedDict()
+        self._tuning_lock = threading.Lock()
 
     def encode_documents(self, texts: Sequence[str]) -> Float32:
         """Embeddings of documents under the model's document prompt: (n, dimension).
@@ -176,6 +186,57 @@ class SentenceEncoder:
     def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
         """Return each text's tokens at length one (t, d), without special ones, by a cache."""
         return self._unit_tokens(texts, task)
+
+    def query_tuning(self, texts: Sequence[str | None], seed: int) -> QueryTuning:
+        """Return a change of this encoder to be learned for its queries, from their texts.
+
+        Raises:
+            InvalidRequest: the encoder has other layers than a training can change.
+        """
+        from attend.encoder.forward import QueryTuning
+
+        return QueryTuning(self._layered(), texts, seed)
+
+    def tuned(self, numbers: Float32) -> SentenceEncoder:
+        """Return this encoder with a learned change; those used last are kept.
+
+        Args:
+            numbers: (p,) see `QueryTuning`.
+
+        Raises:
+            InvalidRequest: they are of another encoder.
+        """
+        import torch
+
+        from attend.encoder.forward import tuned
+
+        name = f"{self.name} {hashlib.sha256(numbers.tobytes()).hexdigest()[:16]}"
+        with self._tuning_lock:
+            encoder = self._tuned.pop(name, None)
+            if encoder is None:
+                try:
+                    direct = tuned(self._layered(), torch.tensor(numbers))
+                except ValueError as error:
+                    raise InvalidRequest(
+                        f"The version has a query encoder that was learned for another encoder "
+                        f"than {self.name!r}: {error}. Train again, or activate another version."
+                    ) from error
+                encoder = SentenceEncoder(direct, name, self.precision, direct)
+            self._tuned[name] = encoder
+            if len(self._tuned) > MOST_TUNED:
+                self._tuned.popitem(last=False)
+        return encoder
+
+    def _layered(self) -> DirectEncoder:
+        from attend.encoder.forward import DirectEncoder
+
+        if not isinstance(self.direct, DirectEncoder):
+            raise InvalidRequest(
+                f"The encoder {self.name!r} cannot be trained for queries, as deep asks for: that "
+                f"takes one of BERT's architecture, on the processor. Leave deep out.",
+                field="deep",
+            )
+        return self.direct
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         """Each text as passages that fit the window; see `PassageSplitter.split`."""
@@ -300,6 +361,13 @@ class CachedEncoder:
 
     def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
         return self._encoder.unit_tokens(texts, task)
+
+    def query_tuning(self, texts: Sequence[str | None], seed: int) -> QueryTuning:
+        return self._encoder.query_tuning(texts, seed)
+
+    def tuned(self, numbers: Float32) -> CachedEncoder:
+        """Return the encoder with a learned change, over the same cache."""
+        return CachedEncoder(self._encoder.tuned(numbers), self._cache)
 
 
 def _check(texts: Sequence[str]) -> None:

@@ -360,6 +360,7 @@ MISSING = {
         "not used",
         "they are for documents that examples of the collection name",
     ),
+    "query encoder": ("as it was", "the model has one encoder for queries and documents"),
     "second layer": ("not used", "it asks again by what the best documents say"),
     "scale": (
         "not fitted",
@@ -386,7 +387,7 @@ def missing_parts(
     """
     store, words = collection.store, collection.settings.encoder is not None
     version = Version.of(number, stored, collection.settings.scorer, words=words)
-    strength = FeedbackReader(store).strength(version, store.state().change)
+    strength = FeedbackReader(store, collection.encoder).strength(version, store.state().change)
     tuning, count = version.tuning, store.example_count()
     offsets = len(stored.offsets[0])
     terms = sum(len(rows) for rows, _ in stored.terms.values())
@@ -411,6 +412,7 @@ def missing_parts(
             strength > 0 and tuning.votes > 0 and count > 0,
             f"weight {tuning.votes:g}",
         ),
+        "query encoder": (projection.deep is not None, "its layers have a learned change"),
         "second layer": (tuning.layer > 0, f"share {tuning.layer:g}"),
         "scale": (tuning.scale is not None, _fitted(tuning.scale)),
         "no-answer score": (tuning.null is not None, null),

@@ -393,7 +393,9 @@ def active_version(task: Task) -> Version:
     number, store = task.active.version, task.collection.store
     words = task.settings.encoder is not None
     version = Version.of(number, store.version(number), "cosine", words=words)
-    strength = FeedbackReader(store).strength(version, store.state().change)
+    strength = FeedbackReader(store, task.collection.encoder).strength(
+        version, store.state().change
+    )
     return replace(version, tuning=version.tuning.model_copy(update={"memory": strength or None}))
 
 

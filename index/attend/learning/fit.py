@@ -193,6 +193,7 @@ class Fitted(NamedTuple):
         offset_keys: (o,) positions in the memory, ascending; `offsets` (o, d) are theirs.
         center: (d,) subtracted from embeddings first; None for nothing.
         gates: (n,) the weight of each document in a history; None where all weigh the same.
+        deep: (p,) a change of the encoder for queries; None where it is as it was.
     """
 
     w_q: Float32  # (d_k, d)
@@ -202,6 +203,7 @@ class Fitted(NamedTuple):
     offsets: Float32
     center: Float32 | None = None
     gates: Float32 | None = None
+    deep: Float32 | None = None
 
     def mixed(self, start: Float32, share: float) -> Fitted:
         """Return the point on the straight line from the start (d_k, d) to the fit.
@@ -218,6 +220,12 @@ class Fitted(NamedTuple):
             offsets=part * self.offsets,
             gates=None if self.gates is None else self.gates**part,
         )
+
+    def deepened(self, share: float) -> Fitted:
+        """Return the same with a share of the change of the encoder: its products B A, scaled."""
+        if self.deep is None or not share:
+            return self._replace(deep=None)
+        return self._replace(deep=self.deep * np.float32(math.sqrt(share)))
 
     def without_offsets(self) -> Fitted:
         """Return the same matrices alone."""
@@ -256,7 +264,7 @@ class Fitted(NamedTuple):
         d_k, width = self.w_q.shape
         eye = np.eye(width, dtype=np.float32)
         plain = d_k == width and all(np.array_equal(w, eye) for w in (self.w_q, self.w_k))
-        if plain and values is None and self.center is None:
+        if plain and values is None and self.center is None and self.deep is None:
             return identity(width, normalize=memory.unit and not settings.unit_embeddings)
         return given(
             self.w_q,
@@ -264,6 +272,7 @@ class Fitted(NamedTuple):
             w_v=None if values is None else values[0][None],
             b_v=None if values is None else values[1][None],
             center=self.center,
+            deep=self.deep,
             kind="learned",
             normalize_queries=memory.unit,
             normalize_keys=memory.unit,

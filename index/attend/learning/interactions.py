@@ -428,9 +428,9 @@ class NextItemsChoice(NamedTuple):
         return PART_COST * (learned + (self.form is not None))
 
     @property
-    def plain(self) -> bool:
-        """A closed form alone."""
-        return self.recipe is None and self.form is not None
+    def reach(self) -> float:
+        """A closed form alone is plain, and anything else has to lead it."""
+        return float(self.recipe is not None or self.form is None)
 
     def of(self, fitted: Fitted) -> Fitted:
         """Return that much of a fit."""
@@ -604,7 +604,7 @@ class InteractionsTrainer:
             return {faint: (measured(fold, weigh, fold.history.shape[1]), None)}
         weights, weighed = model.weights(), dict[NextItemsChoice, Weighed]()
         for choice in dict.fromkeys([faint, *self.choices]):
-            if choice.plain and choice.form == form:
+            if not choice.reach and choice.form == form:
                 items, alone = choice.logits(weights), choice.of(next_items.untrained(self.memory))
                 figures = measure(HistoryRanker.of(alone, self.memory, items), fold)
                 is_beside = choice == faint and form == self.forms[0]
@@ -621,7 +621,7 @@ class InteractionsTrainer:
         fold, measures, weighed = self.folds[place], Measures(), by_fold[place]
         fitted = self._fit_recipe(name, fold.training, 0, watch)
         for choice in self.choices:
-            if choice.plain and name is None:
+            if not choice.reach and name is None:
                 measures[choice] = weighed[choice][0]
             elif choice.recipe == name:
                 beside = NextItemsChoice(None, form=choice.form)

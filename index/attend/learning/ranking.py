@@ -7,26 +7,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.core.arrays import KeyTable, top, unit
+from attend.core.errors import InvalidRequest
 from attend.core.settings import (
     DEFAULT_COVERAGE,
     DEFAULT_LAYER,
     DEFAULT_LEXICAL,
     UNTRAINED_MEMORY,
 )
-from attend.core.types import Float32, Float64, Int64, Json
+from attend.core.types import Bool, Float32, Float64, Floats, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
 from attend.learning.calibration import Calibration, RankingScores
 from attend.learning.data import Memory, Questions, SecondLayer, ServedVersion, Sparse, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
-from attend.learning.ranking_model import RECIPE, Candidates, QuestionFold, RankingMaterial
+from attend.learning.ranking_model import (
+    DEEP,
+    RECIPE,
+    Candidates,
+    QuestionFold,
+    RankingMaterial,
+    RankingModel,
+)
 from attend.learning.selection import LEAST_GAIN, PART_COST, Judged, Split
 from attend.learning.task import (
     FEWEST_QUESTIONS,
@@ -39,12 +47,17 @@ from attend.learning.task import (
     objective_of,
 )
 from attend.search.feedback import NEAREST, FeedbackMemory
+from attend.search.queries import deep_moves
+
+if TYPE_CHECKING:
+    from attend.encoder.forward import QueryTuning
 
 MEASURE = "ndcg@10"
 
 FOLDS = 5
 
 SHARES = (0.3, 0.6, 1.0)
+DEEP_SHARES = (0.5, 1.0)
 EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
 LEXICAL = (
     *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
@@ -52,8 +65,8 @@ LEXICAL = (
 )
 MEMORY = (0.0, UNTRAINED_MEMORY)
 VOTES = (0.0, 0.1, 0.2)
-"""The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, how
-far feedback moves a query, and how much its votes count."""
+"""The parameter grid: how far from the start to the fit, and with `deep` to the fitted encoder; the
+factor on example keys, λ with γ, how far feedback moves a query, and how much its votes count."""
 
 MOST_CALIBRATE = 1000
 """Held-out questions of all folds by which weights are calibrated: each is scored again without
@@ -82,7 +95,8 @@ UNMEASURED = "; new documents could not be measured, as all questions share thei
 
 class RankingChoice(NamedTuple):
     """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
-    γ; how far feedback moves a query, and how much its votes count; and a second layer."""
+    γ; how far feedback moves a query, and how much its votes count; a second layer; and how far to
+    go to the fitted encoder of queries."""
 
     share: float
     examples: float = 0.0
@@ -91,11 +105,12 @@ class RankingChoice(NamedTuple):
     memory: float = 0.0
     votes: float = 0.0
     layer: float = 0.0
+    deep: float = 0.0
 
     @property
-    def plain(self) -> bool:
-        """Words, example keys and feedback alone."""
-        return not self.share
+    def reach(self) -> float:
+        """The way that it goes to the fit: words, example keys and feedback alone are plain."""
+        return self.share + self.deep
 
     @property
     def cost(self) -> float:
@@ -146,8 +161,17 @@ class RankingTrainer:
 
         Raises:
             NothingToLearn: too little is stored.
+            InvalidRequest: `deep` is asked for, and the encoder cannot be trained.
         """
         self.task, self.request, self.collection = task, task.request, task.collection
+        if self.request.deep:
+            if task.settings.encoder is None:
+                raise InvalidRequest(
+                    f"deep changes the encoder of queries, but the collection "
+                    f"{task.collection.name!r} holds vectors and has none; leave deep out.",
+                    field="deep",
+                )
+            task.collection.encoder().query_tuning([], 0)  # before anything takes time
         self.moves = moves and task.collection.capabilities.memory
         trained = objective_of(task.active) == "ranking"
         last = int(task.active.report.get("last_example", -1)) if trained else -1
@@ -180,6 +204,8 @@ class RankingTrainer:
         tries = [partial(self._try, (0.0,)), self.rank_as_now]
         if "matrices" in self.request.parts:
             tries.insert(0, partial(self._try, SHARES))
+        if self.request.deep:
+            tries.insert(0, partial(self._try, SHARES[1:], deep=DEEP_SHARES))
         return selection.cross_validate(self.folds, tries, self.task.watching("trying"))
 
     def judge(self, rankings: Sequence[Rankings]) -> Trained:
@@ -199,7 +225,7 @@ class RankingTrainer:
         verdict = selection.decide(criteria, look, measure=MEASURE, units="questions", note=note)
         choices: dict[str, Json] = {
             "objective": "ranking",
-            "recipe": RECIPE.name if choice.share else "none",
+            "recipe": (DEEP if choice.deep else RECIPE).name if choice.share else "none",
             **choice._asdict(),
             "dimensions": request.dimensions,
             "parts": list(request.parts),
@@ -212,12 +238,15 @@ class RankingTrainer:
     def fit(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> NewVersion:
         """Fit a choice to everything, and calibrate it by what is held out meanwhile."""
         questions = self.material.questions
-        known = questions.some(answerable(questions))
+        members = answerable(questions)
+        known = questions.some(members)
         fitted: Fitted
         calibration: Calibration
         seed = self.request.seed
         jobs: list[Callable[[Watch], Any]] = [
-            lambda watch: self._fit(known, choice.share, watch, seed=seed),
+            lambda watch: self._fit(
+                known, choice.share, watch, deep=self._deep(members, choice.deep, seed), seed=seed
+            ).deepened(choice.deep),
             lambda watch: self._calibrate(choice, rankings),
         ]
         fitted, calibration = run_parallel(jobs, self.task.watching("fitting"))
@@ -237,16 +266,24 @@ class RankingTrainer:
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _try(self, shares: Sequence[float], fold: QuestionFold, watch: Watch) -> Rankings:
+    def _try(
+        self,
+        shares: Sequence[float],
+        fold: QuestionFold,
+        watch: Watch,
+        deep: Sequence[float] = (0.0,),
+    ) -> Rankings:
         """Rank a fold's questions under every choice of some shares, of which 1 fits."""
         parts, rankings = self.request.parts, Rankings()
-        fitted = self._fit(fold.training, shares[-1], watch)
-        moved = {memory: self._moved(fold, memory) for memory in (MEMORY if self.moves else (0.0,))}
+        tuning = self._deep(fold.trained, deep[-1])
+        fitted = self._fit(fold.training, shares[-1], watch, deep=tuning)
         among = [fold.ranked(split) for split in fold.splits]
         factors = EXAMPLES if "examples" in parts else EXAMPLES[:1]
         worded = "words" in parts and bool(self.material.questions.lexical[fold.held_out].nnz)
-        for share, (memory, questions) in product(shares, moved.items()):
-            part = fitted.mixed(self.start, share)
+        memories = MEMORY if self.moves else (0.0,)
+        for share, deepening, memory in product(shares, deep, memories):
+            part = fitted.mixed(self.start, share).deepened(deepening)
+            questions = self._moved(fold, memory, part.deep)
             sets = ranking_model.find_candidates(self.memory, part, fold.training, questions, among)
             by_words, by_votes = LEXICAL if worded else LEXICAL[:1], VOTES if memory else VOTES[:1]
             for factor, (weight, coverage), votes in product(factors, by_words, by_votes):
@@ -254,13 +291,15 @@ class RankingTrainer:
                     split: candidates.ndcg(candidates.scores(factor, weight, coverage, votes))
                     for split, candidates in zip(fold.splits, sets, strict=True)
                 }
-                choice = RankingChoice(share, factor, weight, coverage, memory, votes)
+                choice = RankingChoice(
+                    share, factor, weight, coverage, memory, votes, deep=deepening
+                )
                 rankings[choice] = Ranked(ndcg, (part, sets[0]))
             layered = worded and self.memory.unit
             layers = self._layers(part, questions, sets) if layered else ()
             for factor, weight, coverage, votes in LAYERED if layered else ():
                 if factor in factors and votes in by_votes:
-                    tried = share, factor, weight, coverage, memory, votes, DEFAULT_LAYER
+                    tried = share, factor, weight, coverage, memory, votes, DEFAULT_LAYER, deepening
                     choice = RankingChoice(*tried)
                     ndcg = {
                         split: candidates.ndcg(choice.again(candidates, layer))
@@ -278,35 +317,59 @@ class RankingTrainer:
             training = then.some(fold.trained & answerable(then))
             choices = self.task.chosen
             learned = choices["recipe"] != "none" and training.count
+            share = float(choices.get("deep", 0.0)) if learned else 0.0
             fitted = self._fit(
                 training,
                 float(choices["share"]) if learned else 0.0,
                 watch,
+                deep=self._deep(fold.trained & answerable(then), share),
                 start=data.start_of(self.memory, choices["dimensions"]),
                 parts=choices["parts"],
             )
-            projection = fitted.projection(self.memory, self.task.settings)
+            projection = fitted.deepened(share).projection(self.memory, self.task.settings)
             version = replace(
                 version, projection=projection, offsets=fitted.stored_offsets(self.memory)
             )
         table = with_examples(stored, training) if version.examples else stored
         served = ServedVersion(version, self.task.settings, table)
-        questions = self._moved(fold, version.memory if self.moves else 0.0)
+        strength = version.memory if self.moves else 0.0
+        questions = self._moved(fold, strength, version.projection.deep)
         ndcg = {split: served.ndcg(questions, fold.ranked(split)) for split in fold.splits}
         return {None: Ranked(ndcg)}
 
-    def _moved(self, fold: QuestionFold, strength: float) -> Questions:
+    def _moved(self, fold: QuestionFold, strength: float, deep: Floats | None) -> Questions:
         """Return a fold's questions, moved by those that the fold leaves to learn from.
 
         Args:
             strength: α; 0 for not at all.
+            deep: (p,) a change of the encoder, which moves them as well.
         """
         questions = fold.judging(self.material.questions)
+        moves = self._deep_moves(fold.held_out, deep)
         feedback = feedback_of(fold.training, self.memory) if strength else None
         if feedback is None:
-            return questions
-        moved = feedback.moved(questions.embeddings, strength)
+            return replace(questions, embeddings=questions.embeddings + moves)
+        moved = feedback.moved(questions.embeddings, strength) + moves
         return replace(questions, embeddings=moved, unmoved=questions.embeddings, feedback=feedback)
+
+    def _deep_moves(self, members: Int64, deep: Floats | None) -> Float32:
+        """Return how far a change of the encoder (p,) moves questions of texts (q, d)."""
+        if deep is None:
+            return np.zeros_like(self.material.questions.embeddings[members])
+        texts = [[(text, 1.0)] if text else [] for text in self._texts(members)]
+        return deep_moves(self.collection.encoder(), deep, texts)
+
+    def _deep(self, members: Bool, share: float, seed: int = 0) -> QueryTuning | None:
+        """Return some of the questions, to learn a change of their encoder from; None for no share
+        of it."""
+        if not share:
+            return None
+        return self.collection.encoder().query_tuning(self._texts(members), seed)
+
+    def _texts(self, members: Bool | Int64) -> list[str | None]:
+        """Return the texts of some of the questions."""
+        index = np.flatnonzero(members) if members.dtype == bool else members
+        return [self.material.texts[place] for place in index.tolist()]
 
     def _fit(
         self,
@@ -314,6 +377,7 @@ class RankingTrainer:
         share: float,
         watch: Watch,
         *,
+        deep: QueryTuning | None = None,
         start: Float32 | None = None,
         parts: Sequence[str] | None = None,
         seed: int = 0,
@@ -321,6 +385,7 @@ class RankingTrainer:
         """Go a share of the way from the start to the fit.
 
         Args:
+            deep: what is learned of the encoder; None for nothing.
             start, parts: where W_Q and W_K begin, and what is learned; as the request says if
                 absent.
             seed: of the fit. All trials have the same, so that no other one passes the test.
@@ -328,16 +393,16 @@ class RankingTrainer:
         start = self.start if start is None else start
         if not share:
             return unlearned(self.memory, start)
-        fitted = ranking_model.fit_ranking(
+        model = RankingModel(
             self.memory,
             questions,
-            start=start,
-            offsets="offsets" in (self.request.parts if parts is None else parts),
-            recipe=RECIPE,
+            RECIPE if deep is None else DEEP,
+            start,
             seed=seed,
-            watch=watch,
+            offsets="offsets" in (self.request.parts if parts is None else parts),
+            deep=deep,
         )
-        return fitted.mixed(start, share)
+        return model.fit(watch).mixed(start, share)
 
     def _layers(
         self, fitted: Fitted, questions: Questions, sets: Sequence[Candidates]
@@ -351,7 +416,8 @@ class RankingTrainer:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
         material = self.material
         factors = choice.examples, choice.lexical, choice.coverage, choice.votes
-        alike = RankingChoice(choice.share, memory=choice.memory)  # the same fits and candidates
+        # The same fits and candidates.
+        alike = RankingChoice(choice.share, memory=choice.memory, deep=choice.deep)
         folds, bases = [], []
         most, seed = MOST_CALIBRATE // len(self.folds), self.request.seed
         for fold, row in zip(self.folds, rankings, strict=True):
@@ -375,14 +441,22 @@ class RankingTrainer:
                 held_out = np.unique(np.concatenate([fold.held_out for fold in folds]))
                 questions = without_answers(self.collection, material, held_out)
             parts = [
-                hidden_scores(questions, fold, self.memory, fitted, factors, choice.memory)
+                hidden_scores(
+                    questions,
+                    fold,
+                    self.memory,
+                    fitted,
+                    factors,
+                    choice.memory,
+                    self._deep_moves(fold.held_out, fitted.deep),
+                )
                 for fold, (fitted, _) in zip(folds, bases, strict=True)
             ]
             hidden = data.stacked(parts, -np.inf)
         attendable = [candidates.attendable(*factors) for _, candidates in bases]
         if choice.layer:
             for place, (fold, (fitted, candidates)) in enumerate(zip(folds, bases, strict=True)):
-                questions = self._moved(fold, choice.memory)
+                questions = self._moved(fold, choice.memory, fitted.deep)
                 (layer,) = self._layers(fitted, questions, [candidates])
                 again = choice.again(candidates, layer)
                 attendable[place] = exchanged(attendable[place], again)
@@ -431,6 +505,7 @@ def hidden_scores(
     fitted: Fitted,
     factors: tuple[float, ...],
     strength: float,
+    moves: Float32,
 ) -> Float64:
     """Return the scores (q, c) of a fold's questions over documents that do not answer them.
 
@@ -438,6 +513,7 @@ def hidden_scores(
         questions: all of them, as `without_answers` returns them.
         factors: on example keys, λ and γ, and μ of votes.
         strength: how far feedback moves a query.
+        moves: (q, d) how far a change of the encoder does.
     """
     questions = questions.some(fold.held_out)
     if strength:
@@ -446,6 +522,7 @@ def hidden_scores(
         questions = replace(
             questions, embeddings=moved, unmoved=questions.embeddings, feedback=feedback
         )
+    questions = replace(questions, embeddings=questions.embeddings + moves)
     training = fold.training
     (candidates,) = ranking_model.find_candidates(memory, fitted, training, questions, hide=True)
     return np.where(candidates.grades > 0, -np.inf, candidates.attendable(*factors))

@@ -68,9 +68,10 @@ the promotion test asks for, since the best of many choices looks better than it
 that leaves none that gains anything."""
 
 LEAD = 1.0
-"""Standard errors by which a choice must be ahead of the best plain one, up to the tolerance: a fit
-has more numbers to follow chance with (after the rule of one standard error, Breiman et al.
-1984)."""
+"""Standard errors by which a choice must be ahead of the best that goes less far from the start, up
+to the tolerance: a fit has more numbers to follow chance with, and the nearer it stays to what it
+began with, the less it loses where questions change (after the rule of one standard error, Breiman
+et al. 1984; Wortsman et al. 2022)."""
 
 Fold = TypeVar("Fold")
 
@@ -87,8 +88,9 @@ class Choice(Protocol):
         """The gain that its parts must be worth together."""
 
     @property
-    def plain(self) -> bool:
-        """A simple choice, which any other has to lead."""
+    def reach(self) -> float:
+        """The way that it goes from the start, 0 for a plain one: it has to lead what goes less
+        far."""
 
     def __hash__(self) -> int: ...
 
@@ -141,8 +143,9 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     one that does lose it only where all do: the promotion test then says how many more questions
     could tell. One that loses more than the
     tolerance on known documents against a plain one is taken only where no other gains anything: a
-    gain on new documents is no reason to lose where most of the use is. One that is not plain has
-    to lead the best that is by one standard error, or by the tolerance where that is less.
+    gain on new documents is no reason to lose where most of the use is. One that goes further from
+    the start has to lead the best that goes less far by one standard error, or by the tolerance
+    where that is less.
     """
     choices = list(judged[0].after)
     every = [np.stack([fold.after[name] for name in choices]) for fold in judged]  # (c, h)
@@ -151,7 +154,8 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     costs = [choice.cost for choice in choices]
     totals = -np.array(costs)
     now, level, clear = 0.0, np.ones(len(choices), dtype=bool), np.full(len(choices), math.inf)
-    plain = np.array([choice.plain for choice in choices])
+    reach = np.array([choice.reach for choice in choices])
+    plain = reach == 0
     for split, (_, before, after) in samples.items():
         now += shares[split] * before.mean()
         totals += shares[split] * after.mean(axis=1)
@@ -169,15 +173,19 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
             totals[~allowed] = -np.inf
             break
     order = sorted(range(len(choices)), key=lambda index: (-totals[index], costs[index]))
-    first = order[0]
-    rival = next((index for index in order if plain[index]), first)
-    # By the standard error of the difference between the two in the mix.
-    against = [fold._replace(before=fold.after[choices[rival]]) for fold in judged]
-    outcomes = outcomes_of(against, [fold.after[choices[first]] for fold in judged])
-    mix = mixed(outcomes, share_seen)
-    error = len(mix.units) * float(_errors(mix.after - mix.before))
-    least = min(LEAD * error, tolerance)
-    return choices[first if totals[first] - totals[rival] >= least else rival]
+    nearest, *farther = [next(i for i in order if reach[i] == far) for far in np.unique(reach)]
+    for index in farther:
+        # By the standard error of the difference between the two in the mix.
+        against = [fold._replace(before=fold.after[choices[nearest]]) for fold in judged]
+        outcomes = outcomes_of(against, [fold.after[choices[index]] for fold in judged])
+        mix = mixed(outcomes, share_seen)
+        error = len(mix.units) * float(_errors(mix.after - mix.before))
+        if totals[index] > -np.inf and (
+            totals[nearest] == -np.inf
+            or totals[index] - totals[nearest] >= min(LEAD * error, tolerance)
+        ):
+            nearest = index
+    return choices[nearest]
 
 
 def nested_outcomes(

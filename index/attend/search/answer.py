@@ -335,7 +335,8 @@ def _memory(queries: Queries, store: CollectionStore) -> list[MemoryShare]:
     """Return the stored questions that moved a query; of a mixture, that moved its parts."""
     if queries.memory is None or queries.before is None:
         return []
-    return queries.memory.explained(store, queries.before, queries.embeddings)
+    moves = 0.0 if queries.deep is None else queries.deep
+    return queries.memory.explained(store, queries.before - moves, queries.embeddings - moves)
 
 
 def _type_of(

@@ -20,7 +20,7 @@ from attend.core.settings import (
     Settings,
     Tuning,
 )
-from attend.core.types import Float32, Float64, Int64
+from attend.core.types import Float32, Float64, Floats, Int64
 from attend.encoder import Encoder
 from attend.recommend.weights import PartScores
 from attend.search.feedback import FeedbackMemory
@@ -29,6 +29,8 @@ from attend.write.ingest import as_embedding
 
 CHARACTERS = 100
 """Characters of text that cost about what searching for one more query does."""
+
+NO_MOVE = np.zeros((1, 1), dtype=np.float32)
 
 NO_DIRECTION = 1e-6
 """Length of a blend of unit vectors below which only rounding is left."""
@@ -47,6 +49,8 @@ class Queries(NamedTuple):
         items: the item weights of the parts of a history; None without any.
         before: the embeddings before feedback moved them, and the `memory` that did; None where
             none did.
+        deep: (q, d) how far a learned change of the encoder moved the embeddings and `before`; None
+            where there is none.
         votes: what feedback adds to the words of each embedding; None where it does not vote.
         examples: the ids of the keys of example queries; None where no second layer asks for them.
         texts: for each embedding the texts behind it with their shares; empty for vectors and
@@ -62,6 +66,7 @@ class Queries(NamedTuple):
     items: PartScores | None = None
     before: Float32 | None = None
     memory: FeedbackMemory | None = None
+    deep: Float32 | None = None
     votes: Sequence[WordScores] | None = None
     examples: Int64 | None = None
     texts: tuple[tuple[tuple[str, float], ...], ...] = ()
@@ -73,8 +78,9 @@ class Queries(NamedTuple):
         words = None if self.words is None else self.words[part]
         before = None if self.before is None else self.before[part]
         votes = None if self.votes is None else self.votes[part]
-        embeddings = self.embeddings[part]
-        return self._replace(embeddings=embeddings, words=words, before=before, votes=votes)
+        deep = None if self.deep is None else self.deep[part]
+        some = self._replace(embeddings=self.embeddings[part], words=words, before=before)
+        return some._replace(votes=votes, deep=deep)
 
     @classmethod
     def joined(cls, queries: Sequence[Queries]) -> Queries:
@@ -404,7 +410,8 @@ class ByExamples(Generic[T]):
 class FeedbackReader:
     """Reads the feedback of one collection: its memory, and the keys that it adds."""
 
-    def __init__(self, store: CollectionStore) -> None:
+    def __init__(self, store: CollectionStore, encoder: Callable[[], Encoder]) -> None:
+        self._encoder = encoder
         self._memory = ByExamples(store, lambda: FeedbackMemory.of(store))
         self._keys = ByExamples(store, store.example_keys)
 
@@ -425,7 +432,8 @@ class FeedbackReader:
         view: View,
         strength: float | None,
     ) -> Queries:
-        """Return queries as a version asks them: documents by its terms, others moved by feedback.
+        """Return queries as a version asks them: documents by its terms, others moved by feedback,
+        and texts by what the version learned of their encoder.
 
         Args:
             words: the BM25 scores of each embedding.
@@ -436,6 +444,10 @@ class FeedbackReader:
             query = query._replace(examples=self._keys.of(view.change))
         if version.terms:
             embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
+        moves: Float32 = NO_MOVE
+        if version.projection.deep is not None and any(query.texts):
+            moves = deep_moves(self._encoder(), version.projection.deep, query.texts)
+            query = query._replace(deep=moves)
         option, strength = strength, version.memory if strength is None else strength
         if strength:
             memory = self._memory.of(view.change)
@@ -444,7 +456,9 @@ class FeedbackReader:
             asks = np.array(query.rows) == 0  # a document that asks is no question
             if memory is not None and asks.any():
                 after = np.where(asks[:, None], memory.moved(embeddings, strength), embeddings)
-                moved = query._replace(before=embeddings, embeddings=after, memory=memory)
+                moved = query._replace(
+                    before=embeddings + moves, embeddings=after + moves, memory=memory
+                )
                 share = version.tuning.votes
                 if not share or query.parts is not None:
                     return moved._replace(words=words)
@@ -456,4 +470,23 @@ class FeedbackReader:
                 pairs = zip(words or [NO_WORDS] * len(votes), votes, strict=True)
                 both = [_joined([(scores, 1.0) for scores in pair]) for pair in pairs]
                 return moved._replace(words=both, votes=votes)
-        return query._replace(embeddings=embeddings, words=words)
+        return query._replace(embeddings=embeddings + moves, words=words)
+
+
+def deep_moves(
+    encoder: Encoder, numbers: Floats, texts: Sequence[Sequence[tuple[str, float]]]
+) -> Float32:
+    """Return how far a learned change of the encoder moves queries: (q, d).
+
+    Args:
+        numbers: (p,) the change.
+        texts: those behind each query, with their shares; what has none stays where it is.
+    """
+    moves = np.zeros((len(texts), encoder.dimension), dtype=np.float32)
+    every = [text for pairs in texts for text, _ in pairs]
+    if every:
+        after = encoder.tuned(np.asarray(numbers, dtype=np.float32)).encode_queries(every)
+        shares = np.array([share for pairs in texts for _, share in pairs], dtype=np.float32)
+        owners = np.repeat(np.arange(len(texts)), [len(pairs) for pairs in texts])
+        np.add.at(moves, owners, shares[:, None] * (after - encoder.encode_queries(every)))
+    return moves

@@ -16,7 +16,7 @@ from attend.core.errors import Conflict, InvalidRequest
 from attend.learning import ranking_model as ranking_module
 from attend.learning.data import UNIT_SCALE
 from attend.learning.fit import Recipe, run_parallel, shuffled_batches, unlearned
-from attend.learning.ranking_model import RankingModel, fit_ranking
+from attend.learning.ranking_model import RankingModel
 from tests.index.drawn import drawn_questions, memory_of, questions_of, unit
 
 torch = pytest.importorskip("torch")
@@ -27,8 +27,9 @@ PLAIN = Recipe("plain", RATES, drop_offsets=0.0, drop=0.0, steps=(30, 30), batch
 EYE = np.eye(WIDTH, dtype=np.float32)
 
 
-def fit(memory, questions, recipe, *, start=EYE, **options):
-    return fit_ranking(memory, questions, recipe=recipe, start=start, **options)
+def fit(memory, questions, recipe, *, start=EYE, watch=lambda done: None, seed=0, offsets=True):
+    model = RankingModel(memory, questions, recipe, start, seed=seed, offsets=offsets)
+    return model.fit(watch)
 
 
 def model_of(memory, questions, recipe=PLAIN, start=EYE) -> RankingModel:

@@ -29,7 +29,7 @@ from attend.learning import Cancelled, ranking, selection, train
 from attend.learning.data import answerable, memory_of, scale_now, start_of
 from attend.learning.fit import run_parallel, unlearned
 from attend.learning.ranking import MEASURE, RankingChoice
-from attend.learning.ranking_model import RECIPE, find_candidates, fit_ranking, read_questions
+from attend.learning.ranking_model import RECIPE, RankingModel, find_candidates, read_questions
 from attend.learning.task import FIRST_LOOK, LATER_LOOK, PromotionVerdict
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
@@ -317,8 +317,7 @@ def held_in(collection, choice: RankingChoice) -> np.ndarray:
     known = questions.some(answerable(questions))
 
     def fit(watch):
-        recipe = ranking.RECIPE
-        return fit_ranking(memory, known, start=start, recipe=recipe, watch=watch)
+        return RankingModel(memory, known, ranking.RECIPE, start, seed=0, offsets=True).fit(watch)
 
     fitted = unlearned(memory, start)
     if choice.share:
