@@ -79,6 +79,7 @@ class TrainKeywords(TypedDict, total=False):
     dimensions: int | None
     heads: int | None
     parts: Sequence[Literal["matrices", "offsets", "examples", "words"]]
+    deep: bool
     error_rate: float
     tolerance: float
     seed: int

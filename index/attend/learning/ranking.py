@@ -505,7 +505,7 @@ def hidden_scores(
     fitted: Fitted,
     factors: tuple[float, ...],
     strength: float,
-    moves: Float32,
+    moves: Float32 | float = 0.0,
 ) -> Float64:
     """Return the scores (q, c) of a fold's questions over documents that do not answer them.
 
