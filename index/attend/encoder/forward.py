@@ -356,7 +356,7 @@ class DirectEncoder:
 
 
 RANK = 16
-"""Of the change of each linear layer. (On CoNaLa's folds 8 to 48 gain alike.)"""
+"""Of the change of each linear layer."""
 
 
 class QueryTuning:

@@ -354,10 +354,10 @@ class RankingTrainer:
 
     def _deep_moves(self, members: Int64, deep: Floats | None) -> Float32:
         """Return how far a change of the encoder (p,) moves questions of texts (q, d)."""
+        embeddings = self.material.questions.embeddings[members]
         if deep is None:
-            return np.zeros_like(self.material.questions.embeddings[members])
-        texts = [[(text, 1.0)] if text else [] for text in self._texts(members)]
-        return deep_moves(self.collection.encoder(), deep, texts)
+            return np.zeros_like(embeddings)
+        return deep_moves(self.collection.encoder(), deep, self._texts(members), embeddings)
 
     def _deep(self, members: Bool, share: float, seed: int = 0) -> QueryTuning | None:
         """Return some of the questions, to learn a change of their encoder from; None for no share

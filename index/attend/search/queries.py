@@ -55,6 +55,7 @@ class Queries(NamedTuple):
         examples: the ids of the keys of example queries; None where no second layer asks for them.
         texts: for each embedding the texts behind it with their shares; empty for vectors and
             documents.
+        encoded: (q) the text that each embedding is of; None of blends, vectors and documents.
         rows: (q) the document that each embedding is of; -1 for a blend with documents, 0 for
             others.
         made_of: rows of all documents that the queries are made of, ascending.
@@ -70,6 +71,7 @@ class Queries(NamedTuple):
     votes: Sequence[WordScores] | None = None
     examples: Int64 | None = None
     texts: tuple[tuple[tuple[str, float], ...], ...] = ()
+    encoded: tuple[str | None, ...] = ()
     rows: tuple[int, ...] = ()
     made_of: tuple[int, ...] = ()
 
@@ -88,6 +90,7 @@ class Queries(NamedTuple):
         return cls(
             np.concatenate([query.embeddings for query in queries]),
             texts=tuple([texts for query in queries for texts in query.texts]),
+            encoded=tuple([text for query in queries for text in query.encoded]),
             rows=tuple([row for query in queries for row in query.rows]),
             made_of=tuple(sorted({row for query in queries for row in query.made_of})),
         )
@@ -240,15 +243,17 @@ class QueryEncoder:
     ) -> Queries:
         by_part = tuple([0 if part.id is None else rows[part.id] for part in parts])
         made_of = tuple(sorted({row for row in by_part if row}))
+        encoded = tuple([None if part.vector else part.text for part in parts])
         # What pushes away has no words.
         texts = [(part.text, part.weight) for part in parts if part.text and part.weight > 0]
         if query.mixture is not None:
             by_embedding = tuple(((part.text, 1.0),) if part.text else () for part in parts)
             weights = np.array([part.weight for part in parts])
-            mixture = Queries(embeddings, parts=weights, texts=by_embedding)
+            mixture = Queries(embeddings, parts=weights, texts=by_embedding, encoded=encoded)
             return mixture._replace(rows=by_part, made_of=made_of)
         if len(parts) == 1 and parts[0].weight == 1:
-            return Queries(embeddings, texts=(tuple(texts),), rows=by_part, made_of=made_of)
+            one = Queries(embeddings, texts=(tuple(texts),), encoded=encoded)
+            return one._replace(rows=by_part, made_of=made_of)
         blend = np.array([part.weight for part in parts]) @ embeddings.astype(np.float64)  # (d,)
         if self._settings.unit_embeddings:
             length = float(np.linalg.norm(blend))
@@ -260,8 +265,8 @@ class QueryEncoder:
                 )
             blend = blend / length
         row = by_part if len(by_part) == 1 else (-1 if made_of else 0,)
-        one = blend.astype(np.float32)[None]
-        return Queries(one, texts=(tuple(texts),), rows=row, made_of=made_of)
+        blended = Queries(blend.astype(np.float32)[None], texts=(tuple(texts),), encoded=(None,))
+        return blended._replace(rows=row, made_of=made_of)
 
 
 def rows_by_id(store: CollectionStore, ids: Sequence[str], field: str) -> dict[str, int]:
@@ -445,8 +450,9 @@ class FeedbackReader:
         if version.terms:
             embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
         moves: Float32 = NO_MOVE
-        if version.projection.deep is not None and any(query.texts):
-            moves = deep_moves(self._encoder(), version.projection.deep, query.texts)
+        if version.projection.deep is not None and any(query.encoded):
+            numbers = version.projection.deep
+            moves = deep_moves(self._encoder(), numbers, query.encoded, query.embeddings)
             query = query._replace(deep=moves)
         option, strength = strength, version.memory if strength is None else strength
         if strength:
@@ -474,19 +480,19 @@ class FeedbackReader:
 
 
 def deep_moves(
-    encoder: Encoder, numbers: Floats, texts: Sequence[Sequence[tuple[str, float]]]
+    encoder: Encoder, numbers: Floats, texts: Sequence[str | None], embeddings: Float32
 ) -> Float32:
     """Return how far a learned change of the encoder moves queries: (q, d).
 
     Args:
         numbers: (p,) the change.
-        texts: those behind each query, with their shares; what has none stays where it is.
+        texts: (q,) that the embeddings are of; None of one that stays where it is.
+        embeddings: (q, d) without the change.
     """
-    moves = np.zeros((len(texts), encoder.dimension), dtype=np.float32)
-    every = [text for pairs in texts for text, _ in pairs]
-    if every:
-        after = encoder.tuned(np.asarray(numbers, dtype=np.float32)).encode_queries(every)
-        shares = np.array([share for pairs in texts for _, share in pairs], dtype=np.float32)
-        owners = np.repeat(np.arange(len(texts)), [len(pairs) for pairs in texts])
-        np.add.at(moves, owners, shares[:, None] * (after - encoder.encode_queries(every)))
+    moves = np.zeros_like(embeddings)
+    places = [place for place, text in enumerate(texts) if text]
+    if places:
+        changed = encoder.tuned(np.asarray(numbers, dtype=np.float32))
+        after = changed.encode_queries([text for text in texts if text])
+        moves[places] = after - embeddings[places]
     return moves
