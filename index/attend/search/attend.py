@@ -616,7 +616,8 @@ def _proven(
 ) -> list[Attention]:
     """Return the top documents by keys and words together, proved to miss none.
 
-    Where keys are quantised, none but what the index itself misses.
+    An index of quantised keys misses some of the best by keys itself, and each further look into it
+    costs as much as the first: there the first is enough.
     """
     passing = [scores.among(rows) for scores in words]
     documents = scoring.view.keys.documents if rows is None else len(rows)
@@ -629,7 +630,7 @@ def _proven(
             proposed, share = scoring.view.keys.search(queries[pending], rows, target, recall)
         least = min(least, share)
         for query, near in zip(pending, proposed, strict=True):
-            top = _settled(scorings[query], near, passing[query], target, attend)
+            top = _settled(scorings[query], near, passing[query], target, attend, share < 1)
             settled |= {} if top is None else {query: top}
         pending, target = [query for query in pending if query not in settled], target * WIDER
     for query in pending:
@@ -638,9 +639,10 @@ def _proven(
 
 
 def _settled(
-    scoring: Scoring, near: Int64, words: WordScores, target: int, attend: int
+    scoring: Scoring, near: Int64, words: WordScores, target: int, attend: int, enough: bool
 ) -> Attended | None:
-    """Return the top documents among candidates, if no other document can be one of them.
+    """Return the top documents among candidates, if no other document can be one of them, or these
+    are enough.
 
     `near` holds the `target` best by keys, and `words` gives as many by words. What is in neither
     has at most the sum of the last of each (the threshold algorithm: Fagin, Lotem and Naor 2003).
@@ -650,8 +652,8 @@ def _settled(
     others = _logits(scoring, np.setdiff1d(worded, near))
     dense = Logits(*(np.concatenate(pair, axis=-1) for pair in zip(by_keys, others, strict=True)))
     top = attend_logits(_with_words(scoring, dense), scoring.mechanism, attend)
-    if len(near) < target:
-        return top  # these are all documents
+    if enough or len(near) < target:  # or these are all documents
+        return top
     last = kth_largest(by_keys.z[0], target)[0]
     bound = last + scoring.mechanism.scale[0] * beyond
     return top if top.logits[0, attend - 1] >= bound else None
