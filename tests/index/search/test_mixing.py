@@ -130,6 +130,50 @@ def test_lists_are_of_the_candidates_of_each_part(filled, case):
     assert np.mean(shares) >= (1 if case == "few" else LISTED)
 
 
+def test_words_take_one_look_into_quantised_keys(tmp_path, monkeypatch):
+    """And list what a scan of all keys lists."""
+    keys, rng = grown(KEYS, 0), np.random.default_rng(5)
+    words = rng.integers(400, size=(KEYS, 6))
+    data = vector_data(tmp_path)
+    collection = data.create(dimension=WIDTH, normalize=True, exact_below=1)
+    for start in range(0, KEYS, 2000):
+        collection.write(
+            [
+                Document(
+                    f"d{at}",
+                    {"text": " ".join(f"word{word}" for word in words[at])},
+                    vectors={"v": keys[at].tolist()},
+                )
+                for at in range(start, start + 2000)
+            ]
+        )
+    collection.publish()
+    looks: list[int] = []
+    search = QuantisedVectors.search
+    monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
+
+    def counted(vectors, queries, *rest):
+        looks.append(len(queries))
+        return search(vectors, queries, *rest)
+
+    shares = []
+    for vector in grown(20, 1):
+        text = " ".join(f"word{word}" for word in rng.integers(400, size=4))
+        query = {"vector": vector.tolist(), "text": text}
+        exact = collection.search(query, lexical=0.3, recall=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(QuantisedVectors, "search", counted)
+            found = collection.search(query, lexical=0.3)
+        assert exact.exact
+        assert not found.exact
+        shares.append(
+            np.isin([hit.id for hit in exact.hits], [hit.id for hit in found.hits]).mean()
+        )
+    assert looks == [1] * 20
+    assert np.mean(shares) >= 0.95
+    data.close()
+
+
 def test_candidates_that_cost_as_much_as_all_documents_are_not_looked_up(filled, monkeypatch):
     """Each part takes four times what is listed: together they may be half of the documents."""
     collection, keys, there = filled
