@@ -133,7 +133,7 @@ def test_lists_are_of_the_candidates_of_each_part(filled, case):
 def test_words_take_one_look_into_quantised_keys(tmp_path, monkeypatch):
     """And list what a scan of all keys lists."""
     keys, rng = grown(KEYS, 0), np.random.default_rng(5)
-    words = rng.integers(400, size=(KEYS, 6))
+    words = rng.integers(60, size=(KEYS, 6))
     data = vector_data(tmp_path)
     collection = data.create(dimension=WIDTH, normalize=True, exact_below=1)
     for start in range(0, KEYS, 2000):
@@ -158,7 +158,7 @@ def test_words_take_one_look_into_quantised_keys(tmp_path, monkeypatch):
 
     shares = []
     for vector in grown(20, 1):
-        text = " ".join(f"word{word}" for word in rng.integers(400, size=4))
+        text = " ".join(f"word{word}" for word in rng.integers(60, size=4))
         query = {"vector": vector.tolist(), "text": text}
         exact = collection.search(query, lexical=0.3, recall=1)
         with monkeypatch.context() as patched:
