@@ -248,12 +248,12 @@ def conala_deep(bench: Bench) -> Iterator[Row]:
         contest = _untrained(collection, given)
         run = trained(collection, deep=True)
         contest.search("trained")
-        row = contest.row("conala-deep.trained", "CoNaLa, trained with --deep", "trained")
+        row = contest.row("deep-conala.trained", "CoNaLa, trained with --deep", "trained")
         yield row._replace(note=run.said)
         for row in _among_new(collection, given):
             wanted = row.wanted(">=", 0.875) if row.name == "conala.trained_new" else row
-            yield wanted._replace(name=row.name.replace("conala", "conala-deep"))
-        yield Row("conala-deep.seconds", "CoNaLa, seconds of train --deep", run.seconds)
+            yield wanted._replace(name=row.name.replace("conala", "deep-conala"))
+        yield Row("deep-conala.seconds", "CoNaLa, seconds of train --deep", run.seconds)
 
 
 def scifact(bench: Bench) -> Iterator[Row]:

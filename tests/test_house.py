@@ -49,7 +49,7 @@ TODAY: dict[str, int] = {
     "attend/learning": 4466,
     "attend/measure": 921,
     "attend/recommend": 1038,
-    "attend/search": 2459,
+    "attend/search": 2463,
     "attend/source": 1665,
     "attend/store": 3233,
     "attend/write": 1481,

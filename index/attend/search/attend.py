@@ -616,8 +616,7 @@ def _proven(
 ) -> list[Attention]:
     """Return the top documents by keys and words together, proved to miss none.
 
-    An index of quantised keys misses some of the best by keys itself, and each further look into it
-    costs as much as the first: there the first is enough.
+    An index of quantised keys misses some itself: there one look, which is dear, is enough.
     """
     passing = [scores.among(rows) for scores in words]
     documents = scoring.view.keys.documents if rows is None else len(rows)
@@ -641,8 +640,7 @@ def _proven(
 def _settled(
     scoring: Scoring, near: Int64, words: WordScores, target: int, attend: int, enough: bool
 ) -> Attended | None:
-    """Return the top documents among candidates, if no other document can be one of them, or these
-    are enough.
+    """Return the top documents among candidates, if these are enough, or no other can be one.
 
     `near` holds the `target` best by keys, and `words` gives as many by words. What is in neither
     has at most the sum of the last of each (the threshold algorithm: Fagin, Lotem and Naor 2003).
