@@ -330,7 +330,7 @@ class PublishedIndexes:
         while (name := self._current()) is not None:
             try:
                 return self._load(self.folder / Path(name).name, progress, thorough)
-            except Damaged:
+            except (Damaged, FileNotFoundError):
                 # Where others have published twice meanwhile, this one was swept away.
                 if self._current() == name:
                     raise
