@@ -616,7 +616,7 @@ def _proven(
 ) -> list[Attention]:
     """Return the top documents by keys and words together, proved to miss none.
 
-    An index of quantised keys misses some itself: there one look, which is dear, is enough.
+    An index of quantised keys misses some itself: there one costly look is enough.
     """
     passing = [scores.among(rows) for scores in words]
     documents = scoring.view.keys.documents if rows is None else len(rows)

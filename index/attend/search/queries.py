@@ -31,6 +31,7 @@ CHARACTERS = 100
 """Characters of text that cost about what searching for one more query does."""
 
 NO_MOVE = np.zeros((1, 1), dtype=np.float32)
+"""What is added to embeddings (q, d) where a version learned nothing of the encoder."""
 
 NO_DIRECTION = 1e-6
 """Length of a blend of unit vectors below which only rounding is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,7 @@ def test_the_gradient_is_that_of_the_embeddings() -> None:
 @pytest.fixture
 def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Questions that are answered by another animal than they name."""
-    quick = ranking_model.DEEP.__class__(
-        "query encoder", ranking_model.DEEP.rates, steps=(8, 8), batch=16, epochs=1, drop=0.0
-    )
+    quick = replace(ranking_model.DEEP, steps=(8, 8), batch=16, epochs=1, drop=0.0)
     monkeypatch.setattr("attend.learning.ranking.DEEP", quick)
     data = Data(tmp_path / "data")
     collection = data.create("farm")
