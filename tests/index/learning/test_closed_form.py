@@ -9,7 +9,7 @@ import pytest
 
 from attend.learning import next_items as closed_form
 from attend.learning.next_items import ClosedForm, ItemModel, item_weights
-from attend.recommend.weights import JOINT, ItemWeights
+from attend.recommend.weights import ItemWeights
 from tests.index.drawn import sparse_of, unit
 
 KNOWN, ALL, WORDS = 15, 20, 6
@@ -175,8 +175,11 @@ def test_stored_weights_are_those_of_a_loop():
         for column, target in enumerate((9, None, 0, 19)):
             if source is not None and target is not None:
                 says[part, column] = dense[source, target]
-    expected = says + JOINT * (gates / gates.sum()) @ says
+    expected = says + 5.0 * (gates / gates.sum()) @ says
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-9)
+    long = stored.scores(np.tile(history, 15), np.tile(gates, 15)).of(documents)  # 45 parts
+    expected = says + 9.0 * (gates / gates.sum()) @ says
+    np.testing.assert_allclose(long, np.tile(expected, (15, 1)), rtol=1e-5, atol=1e-9)
 
 
 def test_documents_that_left_have_no_weight():

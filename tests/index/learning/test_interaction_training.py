@@ -10,7 +10,6 @@ from attend.learning import Cancelled, interactions, train
 from attend.learning.data import read_share_seen, without
 from attend.learning.interactions import (
     FORMS,
-    STRENGTH,
     HistoryRanker,
     InteractionsTrainer,
     NextItemsChoice,
@@ -163,8 +162,15 @@ LEARNED = NextItemsChoice("near the text")
 
 
 @pytest.mark.parametrize("keys", [1, 3])
-@pytest.mark.parametrize("form", [None, "items"])
-def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
+@pytest.mark.parametrize(
+    "choice",
+    [
+        LEARNED,
+        LEARNED._replace(form="items"),
+        NextItemsChoice(None, form="items", texts=0.25),
+    ],
+)
+def test_what_is_served_is_what_was_judged(tmp_path, keys, choice):
     """A stored version gives the weights that the fit has, with offsets, gates and all."""
     rng = np.random.default_rng(1)
     memory, met, _ = communities(rng, documents=30)
@@ -181,7 +187,7 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InteractionsTrainer, "fitted", keeping)
-        only = [NextItemsChoice(None), LEARNED._replace(form=form)]
+        form, only = choice.form, [NextItemsChoice(None), choice]
         patch.setattr(interactions, "choices_of", lambda forms: only)
         if form is not None:
             patch.setattr(interactions, "FORMS", {form: FORMS[form]})
@@ -194,20 +200,23 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
         mean = mean_count(objective.folds[0].training)
         assert mean < mean_count(met)
         words = sparse_of(np.zeros((30, 0)))
-        expected = STRENGTH * item_weights(met, words, FORMS[form], mean)
+        expected = choice.logits(item_weights(met, words, FORMS[form], mean))
         np.testing.assert_allclose(items.toarray(), expected.toarray(), rtol=1e-5, atol=1e-6)
-    assert len(mixture.offset_keys)
-    assert (mixture.gates != 1).any()
-    history = met[[5]]
+    if choice.recipe is not None:
+        assert len(mixture.offset_keys)
+        assert (mixture.gates != 1).any()
     everything = np.ones(len(memory), dtype=bool)
-    expected = history_weights(HistoryRanker.of(mixture, memory, items), history, everything)[0]
-    answer = collection.recommend(
-        history=[f"d{at}" for at in history.indices.tolist()], k=30, attend="all"
-    )
-    assert {hit.id for hit in answer.hits} == {f"d{at}" for at in np.flatnonzero(expected >= 0)}
-    for hit in answer.hits:
-        assert hit.weight == pytest.approx(expected[int(hit.id[1:])], rel=1e-3, abs=1e-7)
-    seen = [f"d{at}" for at in history.indices.tolist()]
+    for history in (
+        sparse_of(np.arange(30)[None] < 27),
+        met[[5]],
+    ):  # a long one counts by its length
+        ranker = HistoryRanker.of(mixture, memory, items)
+        expected = history_weights(ranker, history, everything)[0]
+        seen = [f"d{at}" for at in history.indices.tolist()]
+        answer = collection.recommend(history=seen, k=30, attend="all")
+        assert {hit.id for hit in answer.hits} == {f"d{at}" for at in np.flatnonzero(expected >= 0)}
+        for hit in answer.hits:
+            assert hit.weight == pytest.approx(expected[int(hit.id[1:])], rel=1e-3, abs=1e-7)
     for hit in collection.recommend(history=seen, k=5, attend="all", explain=True).hits:
         assert sum(part["weight"] for part in hit.because) == pytest.approx(1)
         assert {part["id"] for part in hit.because} == set(seen)
