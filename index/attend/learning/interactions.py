@@ -387,24 +387,6 @@ before W_Q (n, d), and its weights for others."""
 FINALISTS = 3
 """Forms that are judged as they would serve: those whose weights, added up, rank best."""
 
-STRENGTH = 20.0
-"""The factor from the weights of a closed form to logits. (nDCG@10 of attention beside them on
-validation parts, of known and of new items: of goodbooks .203 and .316 with 5, .204 and .325 with
-20, .199 and .330 with 60; of films .234, .239 and .239, new .168, .161 and .151.)"""
-
-SOFTENED = 0.4
-"""The factor on the scale of a learned attention beside a closed form, for both speak of the same.
-(nDCG@10 on validation parts of goodbooks: new books .278 with 0.7, .280 with 0.4; all .204.)"""
-
-FAINT = 0.01
-"""The scale of texts beside a closed form alone: they order what it has no weight for."""
-
-TEXTS, STRONG = (0.25, 0.4), 60.0
-"""How much of their scale texts keep beside a closed form alone, by choice, and the factor on its
-weights then. (nDCG@10 on validation parts, of known and of new items: of films that users liked
-.184 and .086 with faint texts, .191 and .146 with 0.25, .178 and .156 with 0.4; of books .235 and
-.349, .220 and .357, .215 and .355.)"""
-
 SHARES = (0.5, 1.0)
 """How far from the start to the fit: part of the way often serves new documents best by itself, but
 not beside a closed form. (nDCG@10 on a validation part of goodbooks: .206; half: .203.)"""
@@ -438,28 +420,32 @@ class NextItemsChoice(NamedTuple):
         """Return that much of a fit."""
         part = fitted.mixed(np.eye(len(fitted.w_q), dtype=np.float32), self.share)
         if self.form is not None:
-            share = self.texts if self.recipe is None else SOFTENED
-            part = part._replace(scale=share * part.scale or FAINT)
+            share = self.texts if self.recipe is None else next_items.SOFTENED
+            part = part._replace(scale=share * part.scale or next_items.FAINT)
         return part if self.offsets else part.without_offsets()
 
     def logits(self, weights: Sparse) -> Sparse:
         """Return the weights of its closed form on the scale of logits."""
-        return (STRONG if self.texts else STRENGTH) * weights
+        return (next_items.STRONG if self.texts else next_items.STRENGTH) * weights
 
 
 def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
-    """Return what is tried of closed forms, best first: attention is tried beside the first."""
+    """Return what is tried of closed forms, best first: attention is tried beside the first, and
+    beside one of its `PARTNERS`."""
+    beside = dict.fromkeys(
+        [*forms[:1], *[form for form in next_items.PARTNERS if form in forms][:1]]
+    )
     return [
         NextItemsChoice(None),
         *(NextItemsChoice(None, form=form) for form in forms),
-        *(NextItemsChoice(None, form=forms[0], texts=share) for share in TEXTS),
+        *(NextItemsChoice(None, form=forms[0], texts=share) for share in next_items.TEXTS),
         *(
             NextItemsChoice(name, share, moved, form)
             for name in RECIPES
             for share in SHARES
             for moved in (False, True)
-            for form in (None, forms[0])
-            if form is None or share == 1
+            for form in (None, *beside)
+            if form is None or (share == 1 and (moved or form == forms[0]))
         ),
     ]
 
@@ -469,7 +455,7 @@ Measures = dict[NextItemsChoice | None, tuple[Float64, Float64]]
 None."""
 
 Weighed = tuple[tuple[Float64, Float64], Sparse | None]
-"""The measures of a closed form alone, and its weights where attention is tried beside it."""
+"""The measures of a closed form alone, and its weights, beside which attention may be tried."""
 
 
 class InteractionsTrainer:
@@ -522,7 +508,9 @@ class InteractionsTrainer:
         for fold, weighed in zip(self.folds, by_fold, strict=True):
             for choice, ((gains, _), _) in weighed.items():
                 mix[choice.form or ""] += shares[fold.split] * float(gains.mean())
-        self.forms = sorted(mix, key=lambda form: -mix[form])[:FINALISTS]
+        partner = [form for form in next_items.PARTNERS if form in self.forms][:1]
+        best = sorted(mix, key=lambda form: -mix[form])[:FINALISTS]
+        self.forms = list(dict.fromkeys([*best, *partner]))
         self.choices = choices_of(self.forms)
         weighings = [partial(self._weigh, models, form, True) for form in self.forms]
         judged = cross_validate(places, weighings, lambda done: watch((1 + done) / 3))
@@ -609,8 +597,7 @@ class InteractionsTrainer:
             if not choice.reach and choice.form == form:
                 items, alone = choice.logits(weights), choice.of(next_items.untrained(self.memory))
                 figures = measure(HistoryRanker.of(alone, self.memory, items), fold)
-                is_beside = choice == faint and form == self.forms[0]
-                weighed[choice] = figures, items if is_beside else None
+                weighed[choice] = figures, items if choice == faint else None
         return weighed
 
     def _try_recipe(
