@@ -46,7 +46,7 @@ TODAY: dict[str, int] = {
     "attend/engines": 783,
     "attend/exchange": 758,
     "attend/keys": 1091,
-    "attend/learning": 4467,
+    "attend/learning": 4471,
     "attend/measure": 921,
     "attend/recommend": 1040,
     "attend/search": 2463,

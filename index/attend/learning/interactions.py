@@ -397,13 +397,14 @@ HALVES = 2
 
 class NextItemsChoice(NamedTuple):
     """A recipe (None: untrained), how far to go, whether keys have offsets, and a closed form with
-    how much texts count beside it alone (0: faintly)."""
+    how much texts count beside it alone (0: faintly), and by what factor its weights are logits."""
 
     recipe: str | None
     share: float = 1.0
     offsets: bool = True
     form: str | None = None
     texts: float = 0.0
+    strength: float = next_items.STRENGTHS[0]
 
     @property
     def cost(self) -> float:
@@ -426,26 +427,23 @@ class NextItemsChoice(NamedTuple):
 
     def logits(self, weights: Sparse) -> Sparse:
         """Return the weights of its closed form on the scale of logits."""
-        return (next_items.STRONG if self.texts else next_items.STRENGTH) * weights
+        return self.strength * weights
 
 
 def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
-    """Return what is tried of closed forms, best first: attention is tried beside the first, and
-    beside one of its `PARTNERS`."""
-    beside = dict.fromkeys(
-        [*forms[:1], *[form for form in next_items.PARTNERS if form in forms][:1]]
-    )
+    """Return what is tried of closed forms, best first: attention is tried beside the first."""
+    best, strong = forms[0], next_items.STRONG
     return [
         NextItemsChoice(None),
         *(NextItemsChoice(None, form=form) for form in forms),
-        *(NextItemsChoice(None, form=forms[0], texts=share) for share in next_items.TEXTS),
+        *(NextItemsChoice(None, 1.0, True, best, share, strong) for share in next_items.TEXTS),
         *(
-            NextItemsChoice(name, share, moved, form)
-            for name in RECIPES
-            for share in SHARES
-            for moved in (False, True)
-            for form in (None, *beside)
-            if form is None or (share == 1 and (moved or form == forms[0]))
+            NextItemsChoice(name, share, moved)
+            for name, share, moved in product(RECIPES, SHARES, (False, True))
+        ),
+        *(
+            NextItemsChoice(name, form=best, strength=strength)
+            for name, strength in product(RECIPES, next_items.STRENGTHS)
         ),
     ]
 
@@ -455,7 +453,7 @@ Measures = dict[NextItemsChoice | None, tuple[Float64, Float64]]
 None."""
 
 Weighed = tuple[tuple[Float64, Float64], Sparse | None]
-"""The measures of a closed form alone, and its weights, beside which attention may be tried."""
+"""The measures of a closed form alone, and its weights where attention is tried beside it."""
 
 
 class InteractionsTrainer:
@@ -508,9 +506,7 @@ class InteractionsTrainer:
         for fold, weighed in zip(self.folds, by_fold, strict=True):
             for choice, ((gains, _), _) in weighed.items():
                 mix[choice.form or ""] += shares[fold.split] * float(gains.mean())
-        partner = [form for form in next_items.PARTNERS if form in self.forms][:1]
-        best = sorted(mix, key=lambda form: -mix[form])[:FINALISTS]
-        self.forms = list(dict.fromkeys([*best, *partner]))
+        self.forms = sorted(mix, key=lambda form: -mix[form])[:FINALISTS]
         self.choices = choices_of(self.forms)
         weighings = [partial(self._weigh, models, form, True) for form in self.forms]
         judged = cross_validate(places, weighings, lambda done: watch((1 + done) / 3))
@@ -597,7 +593,8 @@ class InteractionsTrainer:
             if not choice.reach and choice.form == form:
                 items, alone = choice.logits(weights), choice.of(next_items.untrained(self.memory))
                 figures = measure(HistoryRanker.of(alone, self.memory, items), fold)
-                weighed[choice] = figures, items if choice == faint else None
+                is_beside = choice == faint and form == self.forms[0]
+                weighed[choice] = figures, weights if is_beside else None
         return weighed
 
     def _try_recipe(
@@ -613,8 +610,8 @@ class InteractionsTrainer:
             if not choice.reach and name is None:
                 measures[choice] = weighed[choice][0]
             elif choice.recipe == name:
-                beside = NextItemsChoice(None, form=choice.form)
-                items = None if choice.form is None else weighed[beside][1]
+                beside = weighed.get(NextItemsChoice(None, form=choice.form))
+                items = None if beside is None else choice.logits(beside[1])
                 ranker = HistoryRanker.of(choice.of(fitted), self.memory, items)
                 measures[choice] = measure(ranker, fold)
                 watch(1.0)
@@ -646,7 +643,9 @@ class InteractionsTrainer:
             return None
         name, form = (None if part == "none" else part for part in (recipe, form))
         share, texts = float(choices["share"]), float(choices.get("texts", 0.0))
-        return NextItemsChoice(name, share, bool(choices["offsets"]), form, texts)
+        once = next_items.STRONG if texts else next_items.STRENGTHS[0]  # it was not a choice
+        strength = float(choices.get("strength", once))
+        return NextItemsChoice(name, share, bool(choices["offsets"]), form, texts, strength)
 
     def _served(self) -> HistoryRanker:
         """Return the active version as it is, on the documents of the memory."""
