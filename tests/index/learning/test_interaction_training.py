@@ -166,8 +166,8 @@ LEARNED = NextItemsChoice("near the text")
     "choice",
     [
         LEARNED,
-        LEARNED._replace(form="items"),
-        NextItemsChoice(None, form="items", texts=0.25),
+        LEARNED._replace(form="items", strength=20.0),
+        NextItemsChoice(None, form="items", texts=0.25, strength=60.0),
     ],
 )
 def test_what_is_served_is_what_was_judged(tmp_path, keys, choice):
