@@ -14,7 +14,7 @@ from tests.house import PATTERNS, shape
 TOPS = ("index", "service")
 
 GOALS = {
-    "attend": 860,  # what stands alone: attention.py, projection.py, the package itself
+    "attend": 865,  # what stands alone: attention.py, projection.py, the package itself
     "attend/api": 1440,
     "attend/cli": 1500,
     "attend/collection": 950,
@@ -39,7 +39,7 @@ GOALS = {
 
 TODAY: dict[str, int] = {
     "attend/api": 1529,
-    "attend/cli": 1527,
+    "attend/cli": 1570,
     "attend/collection": 993,
     "attend/core": 762,
     "attend/encoder": 1027,

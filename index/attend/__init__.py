@@ -14,19 +14,25 @@ print(books.search("a story of the sea").hits[0].id)
 ```
 """
 
+from __future__ import annotations
+
 import os
 
 # Before any library that reads them is imported; a user's own setting stays.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from attend.api.answers import Answer, Hit
-from attend.api.base import DEFAULT_COLLECTION
-from attend.collection.collection import Collection
-from attend.collection.data import Data
-from attend.core.errors import AttendError
-from attend.core.types import Document
+import lazy_loader
+
+if TYPE_CHECKING:
+    from attend.api.answers import Answer, Hit
+    from attend.api.base import DEFAULT_COLLECTION
+    from attend.collection.collection import Collection
+    from attend.collection.data import Data
+    from attend.core.errors import AttendError
+    from attend.core.types import Document
 
 __version__ = "0.1.0"  # the only place: the distribution and `attend --version` read it
 
@@ -41,6 +47,19 @@ __all__ = [
     "__version__",
     "open",
 ]
+
+# Imported when they are used: a command line that only prints its help waits for none of them.
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "api.answers": ["Answer", "Hit"],
+        "api.base": ["DEFAULT_COLLECTION"],
+        "collection.collection": ["Collection"],
+        "collection.data": ["Data"],
+        "core.errors": ["AttendError"],
+        "core.types": ["Document"],
+    },
+)
 
 
 def open(where: str | Path, *, read_only: bool = False, cache_bytes: int = 0) -> Data:
@@ -62,4 +81,6 @@ def open(where: str | Path, *, read_only: bool = False, cache_bytes: int = 0) ->
     'north'
     >>> library.close()
     """
+    from attend.collection.data import Data
+
     return Data(where, read_only=read_only, cache_bytes=cache_bytes)

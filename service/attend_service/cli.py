@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from attend.api.base import NAME_PATTERN
-from attend.cli import main
-from attend.cli.common import Commands, table
+from attend.cli import Commands, main
+from attend.cli.common import table
 from attend_service import logs
 from attend_service.keys import SCOPES, ApiKey, KeyFile, Scope
 from attend_service.server import CannotServe, NotAllowed, run

@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from tests.docs.blocks import DOCS, PAGES, read
+from tests.index.helpers import commands_of
 from tests.places import PACKAGES, ROOT
 
 pytest.importorskip("sphinx", reason="docs/requirements.txt is not installed")
@@ -41,19 +41,12 @@ def text_of(page: Path) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
 
 
-def commands(group: click.Group, path: str = "attend") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        yield f"{path} {name}", command
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{path} {name}")
-
-
 def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
     from attend_service.cli import main
 
     text = text_of(site / "reference" / "commands.html")
-    for path, command in commands(main):
-        assert path in text
+    for path, command in commands_of(main):
+        assert " ".join(["attend", *path]) in text
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 assert all(name in text for name in parameter.opts), (path, parameter.opts)

@@ -15,6 +15,7 @@ from attend_service import openapi
 from attend_service.cli import main
 from attend_service.routes import all_operations
 from tests.docs.blocks import PAGES, read
+from tests.index.helpers import commands_of
 from tests.places import PACKAGES, ROOT
 
 FORBIDDEN = re.compile(
@@ -43,7 +44,7 @@ def passages() -> Iterator[tuple[str, str]]:
     for name, path in PAGES.items():
         yield name, read(path)
     yield "SECURITY.md", read(ROOT / "SECURITY.md")
-    yield from help_texts(main)
+    yield from help_texts()
     yield "openapi.json", json.dumps(openapi.document(all_operations()))
     service = ROOT / "service" / "attend_service"
     for path in sorted(service.rglob("*.html")):
@@ -58,12 +59,10 @@ def passages() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(ROOT).as_posix()}:{line}", text
 
 
-def help_texts(group: click.Group, path: str = "attend") -> Iterator[tuple[str, str]]:
-    for name, command in group.commands.items():
-        with click.Context(command, info_name=name) as context:
-            yield f"{path} {name}", " ".join(command.get_help(context).split())
-        if isinstance(command, click.Group):
-            yield from help_texts(command, f"{path} {name}")
+def help_texts() -> Iterator[tuple[str, str]]:
+    for path, command in commands_of(main):
+        with click.Context(command, info_name=path[-1]) as context:
+            yield " ".join(["attend", *path]), " ".join(command.get_help(context).split())
 
 
 def strings(path: Path) -> Iterator[tuple[int, str]]:
@@ -95,5 +94,5 @@ def test_a_phrase_is_recognised(phrase: str) -> None:
 
 
 def test_help_says_what_it_does_with_an_example() -> None:
-    for name, text in help_texts(main):
+    for name, text in help_texts():
         assert "Example" in text or "[ARGS]" in text, name

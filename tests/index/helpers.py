@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from scipy.special import logsumexp, softmax
 
@@ -180,3 +181,14 @@ def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
 def run_index(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """`python -m index` as a user runs it."""
     return warm.run("-m", "index", *arguments, given=stdin)
+
+
+def commands_of(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield the commands of a group, and of the groups in it, with their paths."""
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None, name
+            yield (*path, name), command
+            if isinstance(command, click.Group):
+                yield from commands_of(command, *path, name)

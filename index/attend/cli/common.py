@@ -1,4 +1,4 @@
-"""The group of all commands, the options that they share, and how they print and end.
+"""The options that commands share, and how they print and end.
 
 An option is declared once: here, or by the field of a request's model.
 """
@@ -6,26 +6,26 @@ An option is declared once: here, or by the field of a request's model.
 from __future__ import annotations
 
 import json
-import logging
-import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import click
 from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 from tqdm import tqdm
 
-from attend import __version__
 from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, descriptions, parse
+from attend.cli import TARGET, main
+from attend.cli import fail as fail
+from attend.cli import interrupted as interrupted
 from attend.collection.collection import Collection
 from attend.collection.data import Data, is_address
-from attend.core.errors import AttendError, InvalidRequest, UnknownCollection
+from attend.core.errors import InvalidRequest
 from attend.core.progress import Bar as Bar  # commands take it from here
 from attend.core.types import Json
 from attend.encoder import load
@@ -39,9 +39,6 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 VERSION = click.IntRange(1, MAX_ROW)
 
-TARGET = "attend.target"
-"""The key of a command's target in the data that contexts of click share."""
-
 Column = Annotated[str | None, "F"]
 """An option that names a column or field."""
 
@@ -53,9 +50,6 @@ SHOWN_PROBLEMS = 20
 
 REJECTED = 3
 """The exit status of a command that did its work, but could not use every row."""
-
-INTERRUPTED = 130
-"""128 and the number of SIGINT: the exit status of a program that Ctrl-C ended."""
 
 
 # -- the library or collection of a command --------------------------------------------------------
@@ -101,38 +95,6 @@ class Target:
     def show(self, result: Mapping[str, Any], text: str) -> None:
         """Print the result, for a program or for a person."""
         click.echo(json.dumps(result, ensure_ascii=False) if self.as_json else text)
-
-
-class Commands(click.Group):
-    """A group whose commands fail with a sentence instead of a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except UnknownCollection as error:
-            fail(UnknownCollection(f"{error} {ctx.meta[TARGET].advice()}"))
-        except (AttendError, OSError, sqlite3.Error) as error:
-            fail(error)
-        except KeyboardInterrupt:
-            interrupted("completed steps are stored, and everything else is unchanged.")
-
-
-@click.group(cls=Commands, context_settings={"max_content_width": 100})
-@click.version_option(__version__, prog_name="attend")
-def main() -> None:
-    """Find documents by their meaning, answer with their values, and learn from feedback.
-
-    Begin with `build`, `search` and `serve`; the folder of --data has everything that is stored.
-
-    Exit status: 0 success, 1 failure, 2 usage error, 3 done, but some rows were rejected,
-    130 interrupted.
-
-    \b
-    Example:
-      attend build books.csv --data library
-      attend search "a whale hunt" --data library
-    """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
 
 
 def _address(text: str) -> str:
@@ -372,18 +334,6 @@ def counted(number: int, noun: str) -> str:
     ('1 row', '2 rows')
     """
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def fail(error: Exception) -> NoReturn:
-    """Print an error's sentence and exit with status 1."""
-    click.echo(f"Error: {error}", err=True)
-    sys.exit(1)
-
-
-def interrupted(state: str) -> NoReturn:
-    """Print the state after Ctrl-C and exit."""
-    click.echo(f"Interrupted: {state}", err=True)
-    sys.exit(INTERRUPTED)
 
 
 def end(rejected: int) -> None:

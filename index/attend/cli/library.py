@@ -11,7 +11,7 @@ import click
 from pydantic import Field
 
 from attend.api.documents import DeletionRequest
-from attend.cli import common
+from attend.cli import common, main
 from attend.collection.verify import Verified, together, unopened, verify
 from attend.core.errors import Damaged
 from attend.projection import Projection
@@ -41,7 +41,7 @@ def info_command(target: common.Target, all_fields: bool) -> None:
     target.show(info, common.table(row for row in rows if all_fields or row[1] != "-"))
 
 
-@common.main.command("alias")
+@main.command("alias")
 @click.argument("alias", required=False)
 @click.argument("collection", required=False)
 @common.on_library
@@ -122,7 +122,7 @@ def _findings(report: Verified, repair: bool) -> Iterator[str]:
         yield "Run it with --repair to rebuild what can be rebuilt."
 
 
-@common.main.group("projections", invoke_without_command=True)
+@main.group("projections", invoke_without_command=True)
 @common.on_collection
 @click.pass_context
 def projections_group(context: click.Context, target: common.Target) -> None:
@@ -235,7 +235,7 @@ class DeletionOptions(common.CommandOptions):
     """Delete the documents that pass, such as {"year": {"lt": 1900}}; or a file of it."""
 
 
-@common.main.command("drop")
+@main.command("drop")
 @click.argument("collection")
 @common.on_library
 @yes_option

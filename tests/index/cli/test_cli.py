@@ -8,9 +8,10 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 
-import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 from attend.cli import main
 from attend.cli.common import REJECTED
 from tests import warm
-from tests.index.helpers import published, run_index, sealed, vector_data, write_jsonl
+from tests.index.helpers import commands_of, published, run_index, sealed, vector_data, write_jsonl
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
 
@@ -61,14 +62,7 @@ def one_object(result, status: int = 0) -> dict:
 # -- help ----------------------------------------------------------------------------------------
 
 
-def every_command(group: click.Group, path: tuple[str, ...] = ()):
-    for name, command in group.commands.items():
-        yield (*path, name)
-        if isinstance(command, click.Group):
-            yield from every_command(command, (*path, name))
-
-
-COMMANDS = list(every_command(main))
+COMMANDS = dict(commands_of(main))
 
 
 @pytest.mark.parametrize("command", [(), *COMMANDS], ids=" ".join)
@@ -79,10 +73,23 @@ def test_every_command_has_help_with_an_example(command):
     assert "Example" in shown.stdout
 
 
+def test_the_list_of_commands_imports_none_of_them():
+    """So it is there at once; each that it names is there when it is called."""
+    listing = (
+        "import sys\n"
+        "from attend_service import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "assert not {'numpy', 'pydantic', 'flask', 'faiss'} & sys.modules.keys()\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    for name in main.later:
+        assert re.search(rf"^  {name} +[A-Z].*\.$", shown.stdout, re.MULTILINE), name
+
+
 def prints_itself(command: tuple[str, ...]) -> bool:
     """Whether a command does something without a command of its own."""
-    named = main.commands[command[0]]
-    return len(command) == 1 and getattr(named, "invoke_without_command", True)
+    return len(command) == 1 and getattr(COMMANDS[command], "invoke_without_command", True)
 
 
 @pytest.mark.parametrize("command", [*filter(prints_itself, COMMANDS)], ids=" ".join)
