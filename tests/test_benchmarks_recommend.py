@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import recommend
+import recommend_peers
 import recommend_ratings
 from recommend_ratings import simulated
 
@@ -34,13 +35,13 @@ def test_ease_is_a_ridge_regression_of_each_item_on_all_others(weight, users):
         items[others, item] = np.linalg.solve(x.T @ x + weight * np.eye(24), x.T @ y)
     scores = np.where(dense > 0, -np.inf, dense @ items)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
-    np.testing.assert_array_equal(recommend.ease(met, weight), expected)
+    np.testing.assert_array_equal(recommend_peers.ease(met, weight), expected)
 
 
 def test_popularity_lists_what_most_met_and_the_user_did_not():
     met = drawn(1)
     counts = met.sum(axis=0)
-    for user, listed in enumerate(recommend.popularity(met)):
+    for user, listed in enumerate(recommend_peers.popularity(met)):
         own = set(met[[user]].indices.tolist())
         assert not own & set(listed.tolist())
         left = [at for at in np.argsort(-counts, kind="stable").tolist() if at not in own]
@@ -48,9 +49,9 @@ def test_popularity_lists_what_most_met_and_the_user_did_not():
 
 
 def test_settings_are_all_combinations():
-    assert list(recommend.settings("popularity")) == [{}]
-    assert len(list(recommend.settings("als"))) == 12
-    assert {"weight": 50.0} in list(recommend.settings("ease"))
+    assert list(recommend_peers.settings("popularity")) == [{}]
+    assert len(list(recommend_peers.settings("als"))) == 12
+    assert {"weight": 50.0} in list(recommend_peers.settings("ease"))
 
 
 def test_what_users_met_is_divided():
@@ -80,7 +81,7 @@ def test_cease_is_ease_with_a_row_for_each_word():
     np.fill_diagonal(items, 0)
     scores = np.where(met.toarray() > 0, -np.inf, met.toarray() @ items)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
-    np.testing.assert_array_equal(recommend.cease(met, words, 50.0, 5.0), expected)
+    np.testing.assert_array_equal(recommend_peers.cease(met, words, 50.0, 5.0), expected)
 
 
 def test_words_rank_withheld_books_alone():
@@ -90,15 +91,15 @@ def test_words_rank_withheld_books_alone():
     among = np.arange(25) >= 12
     scores = met @ (words @ words.T).toarray()
     expected = np.argsort(-np.where(among & (met == 0), scores, -np.inf), kind="stable")[:, :5]
-    listed = recommend.tf_idf(sparse_of(met), words, among)[:, :5]
+    listed = recommend_peers.tf_idf(sparse_of(met), words, among)[:, :5]
     np.testing.assert_array_equal(listed, expected)
     dense = words.toarray()
-    kernel, items = dense @ dense.T, recommend._regressed(met.T @ met, 100.0)
+    kernel, items = dense @ dense.T, recommend_peers.regressed(met.T @ met, 100.0)
     shares = np.linalg.solve(kernel[:20, :20] + np.eye(20), kernel[:20, 20:])
     items[:, 20:] = items[:, :20] @ shares + 0.02 * kernel[:, 20:]
     scores = np.where(met > 0, -np.inf, met @ items)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
-    lifted = recommend.lifted(sparse_of(met), words, 100.0, 1.0, 0.02)
+    lifted = recommend_peers.lifted(sparse_of(met), words, 100.0, 1.0, 0.02)
     np.testing.assert_array_equal(lifted, expected)
 
 
@@ -141,5 +142,5 @@ def test_films_are_divided_by_time_and_likes_alone_count(tmp_path, has_numbers):
     contest = recommend.Contest(given, protocol=None)
     assert contest.seen.sum() == 16
     assert contest.met.sum() == (8 if has_numbers else 16)
-    listed = recommend.ease(contest.met, 5.0, seen=contest.seen)
+    listed = recommend_peers.ease(contest.met, 5.0, seen=contest.seen)
     assert {*map(int, listed[0][:2])} == {0, 1}
