@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import functools
 import gc
+import importlib
 import json
 import logging
 import multiprocessing
@@ -255,8 +256,10 @@ def main(path: str) -> None:
 
     import attend.encoder
     import attend.learning
-    import attend_service.cli  # noqa: F401
+    import attend_service
 
+    for module, _ in attend_service.main.later.values():
+        importlib.import_module(module)
     write_programs(Path(path).parent, Path(path))
     attend.encoder.load = functools.cache(attend.encoder.load)  # type: ignore[assignment]
     attend.encoder.load(attend.encoder.DEFAULT)
