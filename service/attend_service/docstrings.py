@@ -92,17 +92,14 @@ def standard_library() -> list[Docstring]:
 
 
 def _sources() -> Iterator[Docstring]:
-    root = Path(sysconfig.get_paths()["stdlib"])
+    root, left_out = Path(sysconfig.get_paths()["stdlib"]), NOT_LIBRARY | NOT_FOR_MOST
     for library in sorted(sys.stdlib_module_names):
         for path in (root / f"{library}.py", *sorted((root / library).rglob("*.py"))):
             parts = path.relative_to(root).with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
-            if all(map(_is_public, parts)) and path.is_file():
+            is_public = not any(part.startswith("_") or part in left_out for part in parts)
+            if is_public and path.is_file():
                 yield from _parsed(path, ".".join(parts), parts[0])
-
-
-def _is_public(name: str) -> bool:
-    return not name.startswith("_") and name not in NOT_LIBRARY | NOT_FOR_MOST
 
 
 def _parsed(path: Path, name: str, module: str) -> Iterator[Docstring]:

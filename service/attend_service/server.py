@@ -303,6 +303,7 @@ class Worker:
             cache_bytes=settings.cache_mib * MEBIBYTE,
             read_only=settings.read_only,
             engine=settings.engine,
+            precision=settings.precision,
         )
         self._readiness = Readiness()
         self._jobs = Jobs(self._data, trainer)

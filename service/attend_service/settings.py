@@ -24,6 +24,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from attend.encoder import Precision
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PREFIX = "ATTEND_"
@@ -87,6 +89,10 @@ class ServerSettings(BaseModel):
 
     cache_mib: int = Field(default=64, ge=0, le=65536)
     """Memory for the embeddings of earlier queries, in MiB; 0 for none."""
+
+    precision: Precision = "auto"
+    """What encoders compute in; auto takes what is fastest on this processor, for documents and
+    for queries, as it was measured when the first was loaded."""
 
     max_body: int = Field(default=64, ge=1, le=1024)
     """The largest request body, in MiB."""

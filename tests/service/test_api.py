@@ -344,7 +344,12 @@ def test_readiness_follows_the_server(data: Data) -> None:
     get(client, "/healthz")
     assert get(client, "/readyz", 503)["status"] == "warming"
     readiness.warm(data)
-    assert get(client, "/readyz") == {"status": "ready", "failed": {}, "rebuilt": []}
+    assert get(client, "/readyz") == {
+        "status": "ready",
+        "failed": {},
+        "rebuilt": [],
+        "precisions": {},
+    }
     readiness.drain()
     assert get(client, "/readyz", 503)["status"] == "draining"
     readiness.warm(data)

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
@@ -28,7 +28,7 @@ from attend.collection.data import Data, is_address
 from attend.core.errors import InvalidRequest
 from attend.core.progress import Bar as Bar  # commands take it from here
 from attend.core.types import Json
-from attend.encoder import load
+from attend.encoder import Precision
 from attend.source import RowProblem, TableFormat
 from attend.source.files import delimiter_of, encoding_of
 
@@ -63,7 +63,7 @@ class Target:
     engine: str | None
     as_json: bool
     name: str = DEFAULT_COLLECTION
-    precision: str = "auto"
+    precision: Precision = "auto"
 
     def check(self) -> None:
         """Raises UsageError if neither a folder nor an engine is named."""
@@ -72,8 +72,8 @@ class Target:
 
     def library(self) -> Data:
         self.check()
-        loader = partial(load, precision=self.precision)  # type: ignore[arg-type]
-        return Data(self.folder or self.engine or "", load_encoder=loader, engine=self.engine)
+        folder = self.folder or self.engine or ""
+        return Data(folder, engine=self.engine, precision=self.precision)
 
     def collection(self) -> Collection:
         return self.library().collection(self.name)
@@ -127,7 +127,7 @@ _COLLECTION = (
         "--precision",
         type=click.Choice(["auto", "bfloat16", "float32"]),
         default="auto",
-        help="Encoder precision; auto uses bfloat16 if the CPU supports it.",
+        help="Encoder precision; auto takes what is fastest on this processor.",
     ),
 )
 

@@ -30,6 +30,7 @@ def info_command(target: common.Target, all_fields: bool) -> None:
     library = target.library()
     info = asdict(library.collection(target.name).info())
     info["collections"] = library.names()
+    info["precision"] = library.precisions().get(info["encoder"] or "")
     single = [(name, value) for name, value in info.items() if not isinstance(value, dict)]
     nested = [
         (f"{name}.{field}", value)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -31,6 +32,7 @@ from attend.core.errors import (
     Unsupported,
 )
 from attend.core.settings import Settings
+from attend.core.types import Json
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines.engine import Capabilities, Engine, name_taken
 from attend.engines.local import Folder
@@ -76,6 +78,7 @@ class Data:
         cache_bytes: int = 0,
         read_only: bool = False,
         engine: str | None = None,
+        precision: encoders.Precision = "auto",
     ) -> None:
         """
         Args:
@@ -85,6 +88,7 @@ class Data:
                 of other processes are seen.
             engine: the address of an engine that keeps the collections, where `folder` keeps only
                 the access keys and jobs of this process.
+            precision: what encoders compute in; auto takes what is fastest on this processor.
 
         Raises:
             InvalidRequest: a wrong address, or a package that it needs is not installed.
@@ -95,7 +99,10 @@ class Data:
         self.read_only = read_only
         self._engine = engine_of(engine or folder, read_only=read_only)
         self._aliases = self._engine.aliases
-        self._load = load_encoder or encoders.load
+        self._record = None if self._folder is None else self._folder / encoders.RECORD
+        self._load = load_encoder or partial(
+            encoders.load, precision=precision, record=self._record
+        )
         # Both are read under no lock: nobody waits while others open something else.
         self._encoders: dict[str, Encoder] = {}
         self._open: dict[str, tuple[object, Collection]] = {}
@@ -429,6 +436,14 @@ class Data:
                     encoder = CachedEncoder(loaded, self.embeddings) if cached else loaded
                     self._encoders[name] = encoder
         return self._encoders[name]
+
+    def precisions(self) -> dict[str, Json]:
+        """Return what encoders compute in on this processor, by name, as it was measured here.
+
+        >>> library.precisions()
+        {}
+        """
+        return {} if self._record is None else encoders.precisions(self._record)
 
     def rebuilt(self) -> list[str]:
         """Return the open collections whose index was damaged, and was built again.

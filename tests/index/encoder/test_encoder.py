@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from attend.core.errors import EncoderError, InvalidRequest
 from attend.core.types import Float32
-from attend.encoder import DEFAULT, SentenceEncoder, load, loading
+from attend.encoder import DEFAULT, SentenceEncoder, load
 from attend.encoder.loading import ALIASES, DEFAULT_SHA256, check_weights, find
 from attend.encoder.passages import TOKENS_PER_BATCH, batches, distinct
 from tests.places import ROOT
@@ -247,21 +247,6 @@ def test_weights_that_are_not_numbers_are_reported(
 
 
 # --- precision --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("features", "expected"),
-    [({"amx_bf16"}, "bfloat16"), ({"avx512_bf16", "avx2"}, "bfloat16"), ({"avx2"}, "float32")],
-)
-def test_auto_follows_the_processor(
-    monkeypatch: pytest.MonkeyPatch, features: set[str], expected: str
-) -> None:
-
-    monkeypatch.setattr(loading, "cpu_features", lambda: frozenset(features))
-    assert loading.choose_precision("auto", "cpu", has_products=True) == expected
-    assert loading.choose_precision("auto", "mps", has_products=True) == "float32"
-    assert loading.choose_precision("auto", "cpu", has_products=False) == "float32"
-    assert loading.choose_precision("float32", "cpu", has_products=True) == "float32"
 
 
 def test_an_unknown_precision_is_refused(tiny_encoder_folder: Path) -> None:

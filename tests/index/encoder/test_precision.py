@@ -1,0 +1,153 @@
+"""The choice of a number format, with encoders that take their time and with the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attend.collection.data import Data
+from attend.encoder import DEFAULT, RECORD, load, precision, precisions
+
+FORMATS = {"float32", "bfloat16"}
+
+
+@pytest.fixture
+def multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the processor multiplied bfloat16, whatever it is, and nothing was measured yet."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx2": True})
+    monkeypatch.setattr(precision, "MEASURING_SECONDS", 0.0)
+    monkeypatch.setattr(precision, "_measured", {})
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    return tmp_path / RECORD
+
+
+def measured_in(record: Path) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(record.read_text())[DEFAULT]
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [({"amx_bf16"}, FORMATS), ({"avx512_bf16", "avx2"}, FORMATS), ({"avx2"}, {"float32"})],
+)
+def test_auto_has_the_formats_that_the_processor_multiplies(
+    monkeypatch: pytest.MonkeyPatch, features: set[str], expected: set[str]
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features, True))
+    assert set(precision.usable_formats("auto", "cpu")) == expected
+    assert precision.usable_formats("auto", "mps") == ("float32",)
+    assert precision.usable_formats("float32", "cpu") == ("float32",)
+
+
+class Paced:
+    """An encoder that takes its time, longer for one of the uses."""
+
+    def __init__(self, precision: str, document: float, query: float) -> None:
+        self.precision = precision
+        self.seconds = {"document": document, "query": query}
+
+    def run(self, texts: list[str], task: str) -> None:
+        until = time.thread_time() + self.seconds[task] * len(texts)
+        while time.thread_time() < until:
+            pass
+
+
+def test_each_use_has_its_fastest_format() -> None:
+    paced = [Paced("float32", 0.012, 0.0001), Paced("bfloat16", 0.001, 0.0024)]
+    found = precision.measured(paced)
+    assert {use: each["format"] for use, each in found.items()} == {
+        "document": "bfloat16",
+        "query": "float32",
+    }
+    assert found["document"]["milliseconds"]["float32"] >= 12
+
+
+@pytest.mark.usefixtures("multiplies")
+def test_what_was_measured_is_kept_for_every_process(
+    monkeypatch: pytest.MonkeyPatch, record: Path
+) -> None:
+    first = load(record=record)
+    kept = measured_in(record)
+    assert kept["processor"] == precision.processor()
+    assert first.precision == kept["document"]["format"]
+    assert set(kept["query"]["milliseconds"]) == FORMATS
+    assert precisions(record)[DEFAULT]["document"] == first.precision  # type: ignore[index, call-overload]
+
+    monkeypatch.setattr(precision, "_measured", {})  # as in another process
+    modified = record.stat().st_mtime_ns
+    assert load(record=record).precision == first.precision
+    assert record.stat().st_mtime_ns == modified
+
+
+@pytest.mark.usefixtures("multiplies")
+def test_documents_and_queries_find_each_other_in_two_formats(record: Path) -> None:
+    load(record=record)
+    kept = measured_in(record)
+    kept["document"]["format"], kept["query"]["format"] = "float32", "bfloat16"
+    record.write_text(json.dumps({DEFAULT: kept}))
+    mixed, exact, rough = load(record=record), load(precision="float32"), load(precision="bfloat16")
+    texts = ["The sea is calm.", "A ship sails at night."]
+    assert np.array_equal(mixed.encode_documents(texts), exact.encode_documents(texts))
+    assert np.array_equal(mixed.encode_queries(texts), rough.encode_queries(texts))
+    assert not np.array_equal(mixed.encode_queries(texts), exact.encode_queries(texts))
+    assert (mixed.encode_queries(texts) * exact.encode_documents(texts)).sum(axis=1).min() > 0.999
+
+
+@pytest.mark.usefixtures("multiplies")
+@pytest.mark.parametrize(
+    "written",
+    ["nonsense", "[]", '{"all-MiniLM-L6-v2": {"document": 5}}', '{"all-MiniLM-L6-v2": 1}'],
+)
+def test_a_record_of_another_processor_or_of_none_is_made_again(record: Path, written: str) -> None:
+    load(record=record)
+    other = json.dumps({DEFAULT: {**measured_in(record), "processor": "of elsewhere"}})
+    for content in (written, other):
+        record.write_text(content)
+        assert precisions(record) == {}
+        load(record=record)
+        assert measured_in(record)["processor"] == precision.processor()
+
+
+@pytest.mark.usefixtures("multiplies")
+def test_a_model_of_look_ups_has_one_format(tiny_encoder_folder: Path, record: Path) -> None:
+    assert load(str(tiny_encoder_folder), record=record).precision == "float32"
+    kept = json.loads(record.read_text())[str(tiny_encoder_folder)]
+    assert kept["document"] == kept["query"] == {"format": "float32", "milliseconds": {}}
+
+
+def test_a_precision_that_was_asked_for_is_not_measured(tmp_path: Path) -> None:
+    with closing(Data(tmp_path, precision="float32")) as library:
+        assert library.encoder(DEFAULT).precision == "float32"  # type: ignore[attr-defined]
+        assert library.precisions() == {}
+    assert not (tmp_path / RECORD).exists()
+
+
+SLOW = """
+import sys, torch
+from pathlib import Path
+from attend.encoder import load
+torch.cpu.get_capabilities = lambda: {"avx512_bf16": True}
+print(load(record=Path(sys.argv[1])).precision)
+"""
+
+
+def test_a_processor_on_which_bfloat16_is_slow_gets_float32(record: Path) -> None:
+    """oneDNN is told to leave out what multiplies bfloat16, while the flags promise it."""
+    slow = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    command = [sys.executable, "-c", SLOW, str(record)]
+    done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["float32"]
+    assert measured_in(record)["query"]["format"] == "float32"
