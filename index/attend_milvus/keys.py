@@ -88,7 +88,7 @@ class RemoteKeys:
     def living(self, rows: Int64) -> Int64:
         raise _reads_all()
 
-    def sample(self, rows: Int64 | None) -> tuple[KeyTable, int]:
+    def sample(self, rows: Int64 | None, most: int) -> tuple[KeyTable, int]:
         raise _reads_all()
 
     def promises(self, recall: float | None = None) -> float:

@@ -465,7 +465,7 @@ class Recommended(RecommendAnswer):
     """The number of documents that share the weights."""
     exact: bool
     """True if no better document can have been missed; where it is false because keys are
-    quantised, weights are shares of the candidates."""
+    quantised, weights are estimated from a sample."""
 
     def __repr__(self) -> str:
         return f"Recommended({hits_line(self.hits)}; from {self.history['used']} documents)"

@@ -29,10 +29,10 @@ from attend.engines.engine import OpenedCollection
 from attend.learning import train
 from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
-from attend.search.attend import AttentionOptions, attend
+from attend.search.attend import attend, attend_twice
 from attend.search.foreign import BLOCK, ForeignTests
-from attend.search.layer import attend_twice
 from attend.search.queries import Queries, Search, score_words
+from attend.search.scoring import AttentionOptions
 from attend.search.tokens import rerank
 from attend.search.values import facets_by_name, with_value
 from attend.store import Entry, Role, StoredDocument, StoredProjection, VersionDetails
@@ -193,8 +193,7 @@ class Collection:
     def matrix(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> Matrix:
         """Return logits and weights of every query over every document that may be attended to.
 
-        With documents as queries (`{"id": …}`) this is self-attention: `exclude_self` does not
-        apply.
+        With documents as queries (`{"id": …}`) this is self-attention, `exclude_self` or not.
 
         Raises:
             InvalidRequest: the requests differ in more than their queries.

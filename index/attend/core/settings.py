@@ -142,7 +142,7 @@ class Tuning(BaseModel):
         memory: α, how far stored feedback moves a query (`attend.search.feedback`); None where none
             was chosen.
         votes: μ, how much the answers of the stored questions nearest to a query count beside it.
-        layer: β, how far a second layer of attention moves a query (`attend.search.layer`); 0 is
+        layer: β, how far a second layer of attention moves a query (`attend.search.attend`); 0 is
             off.
         values: the path of the values that W_V was learned for, "" for the whole value; None where
             it is for any.

@@ -129,10 +129,6 @@ def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, count: in
     return results
 
 
-SAMPLED = 32_768
-"""Documents in a sample: 50 MB at 384 dimensions."""
-
-
 @dataclass(eq=False)
 class Image:
     """A published index as it was opened, shared by all snapshots over it.
@@ -280,25 +276,29 @@ class Snapshot:
         """Return those of the rows whose documents are there."""
         return np.concatenate([segment.rows[segment.places(rows)] for segment in self.segments])
 
-    def sample(self, rows: Int64 | None) -> tuple[KeyTable, int]:
-        """Return up to `SAMPLED` of the living documents of `rows`, each with equal probability.
+    def sample(self, rows: Int64 | None, most: int) -> tuple[KeyTable, int]:
+        """Return up to `most` of the living documents of `rows`, each with equal probability.
 
         Ascending, and with the number that they were drawn from.
 
-        The sample of all documents (None) is the same for every search.
+        A sample of all documents (None) is the same for every search.
         """
-        return self._of_all if rows is None else self._sampled(rows)
+        if rows is not None:
+            return self._sampled(rows, most)
+        if most not in self._of_all:
+            self._of_all[most] = self._sampled(None, most)
+        return self._of_all[most]
 
     @cached_property
-    def _of_all(self) -> tuple[KeyTable, int]:
-        return self._sampled(None)
+    def _of_all(self) -> dict[int, tuple[KeyTable, int]]:
+        return {}
 
-    def _sampled(self, rows: Int64 | None) -> tuple[KeyTable, int]:
+    def _sampled(self, rows: Int64 | None, most: int) -> tuple[KeyTable, int]:
         parted = [segment.places(rows) for segment in self.segments]
         ends = np.cumsum([len(places) for places in parted])
         total = int(ends[-1])
         random = np.random.default_rng(total)
-        picks = np.sort(random.choice(total, min(total, SAMPLED), replace=False, shuffle=False))
+        picks = np.sort(random.choice(total, min(total, most), replace=False, shuffle=False))
         parts = np.split(picks, np.searchsorted(picks, ends[:-1]))
         begins = np.append(0, ends[:-1]).tolist()
         tables = [

@@ -22,10 +22,10 @@ from attend.core.types import Bool, Float32, Float64, Floats, Int64
 from attend.engines.engine import StoredCollection
 from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
-from attend.search.attend import AttentionOptions, plan_of
+from attend.search.attend import best_keys, layered
 from attend.search.feedback import FeedbackMemory
-from attend.search.layer import best_keys, layered
 from attend.search.queries import FeedbackReader
+from attend.search.scoring import AttentionOptions, plan_of
 from attend.store import StoredProjection
 
 Sparse: TypeAlias = Any

@@ -19,16 +19,10 @@ from attend.core.errors import InvalidRequest
 from attend.core.types import Bool, Float32, Float64, Int64
 from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories, History
-from attend.search.attend import (
-    MAX_RANKED,
-    Attention,
-    AttentionOptions,
-    Scoring,
-    attend,
-    weigh_documents,
-)
+from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.hits import contents_of, explain_parts, matches, read_documents
 from attend.search.queries import Queries
+from attend.search.scoring import AttentionOptions, Scoring
 from attend.store import compile_filter
 from attend.store.filters import by_value
 

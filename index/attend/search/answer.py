@@ -16,7 +16,7 @@ from attend.collection.versions import Vanished
 from attend.core.deadline import check_deadline, forgetting
 from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.types import Float64, Int64, Json
-from attend.search.attend import Attention, Scoring
+from attend.search.attend import Attention
 from attend.search.foreign import ERROR_RATE, LEAST, NOTHING_DUE, ForeignTests, best_score
 from attend.search.hits import (
     WHOLE,
@@ -32,6 +32,7 @@ from attend.search.hits import (
     read_embeddings,
 )
 from attend.search.queries import Queries, QueryEncoder, Search
+from attend.search.scoring import Scoring
 from attend.search.tokens import query_text, token_shares
 from attend.search.values import (
     HINT_SAMPLE,

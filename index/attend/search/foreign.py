@@ -22,9 +22,10 @@ from attend.core.errors import AttendError
 from attend.core.settings import Number
 from attend.core.types import Json
 from attend.engines.engine import StoredCollection
-from attend.search.attend import Attention, AttentionOptions, attend
+from attend.search.attend import Attention, attend
 from attend.search.hits import unmoved_logits
 from attend.search.queries import Queries
+from attend.search.scoring import AttentionOptions
 from attend.store import StoredDocument
 
 log = logging.getLogger("attend")

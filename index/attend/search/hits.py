@@ -24,8 +24,9 @@ from attend.core.deadline import forgetting
 from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.settings import LEAST_COVERAGE
 from attend.core.types import Float32, Float64, Int64, Json
-from attend.search.attend import Attention, Scoring
+from attend.search.attend import Attention, beside
 from attend.search.queries import Queries
+from attend.search.scoring import Scoring
 from attend.search.values import values_of
 from attend.store import CollectionStore, StoredDocument, StoredKey
 from attend.store.words import (
@@ -415,6 +416,10 @@ def explanations(
     ]
 
 
+SAMPLED = 32_768
+"""Documents in a sample: 50 MB at 384 dimensions."""
+
+
 def attended_share(attention: Attention, rows: Int64 | None) -> AttendedShare:
     """Return the share of a query's top documents in the softmax over all documents.
 
@@ -426,18 +431,10 @@ def attended_share(attention: Attention, rows: Int64 | None) -> AttendedShare:
         rows: the documents that filter and mask let pass, ascending; None for all.
     """
     scoring, top = attention.scoring, attention.attended
-    keys, masked = scoring.view.keys, scoring.masked
-    sample, total = keys.sample(rows)
-    counted = top.documents
-    if masked is not None:
-        counted = np.union1d(counted, keys.living(masked))
-    outside = np.isin(sample.rows, counted, invert=True)
-    others = total - len(counted)
-    if not len(top.documents) or others <= 0 or not outside.any():
+    sampled, others = beside(scoring, rows, top.documents, SAMPLED)
+    if not len(top.documents) or others <= 0 or not sampled.shape[1]:
         return WHOLE
-    documents = scoring.by_head(sample)
-    z = scoring.mechanism.logits(scoring.heads, documents, scoring.bias(documents.rows))
-    sampled = z[0][:, outside].astype(np.float64)  # (H, m)
+    sampled = sampled.astype(np.float64)  # (H, m)
     tau, gates = scoring.mechanism.temperature, scoring.mechanism.gates
     peak = np.maximum(top.logits.max(axis=1), sampled.max(axis=1))[:, None]
     inside = np.exp((top.logits - peak) / tau).sum(axis=1)  # (H,)

@@ -27,9 +27,10 @@ from attend.core.types import Float16, Float32, Float64, Int64
 from attend.encoder import Encoder, TokenStates
 from attend.encoder.tokens import TOGETHER
 from attend.projection import Projection
-from attend.search.attend import Attention, Scoring
+from attend.search.attend import Attention
 from attend.search.hits import MAX_SHARES, Match, matches, read_documents, read_embeddings
 from attend.search.queries import QueryEncoder, Search
+from attend.search.scoring import Scoring
 from attend.store import CollectionStore
 
 BILINEAR = ("dot", "cosine")

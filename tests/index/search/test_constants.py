@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attend import Collection
-from attend.search.attend import MAX_PLANS, AttentionOptions, plan_of
+from attend.search.scoring import MAX_PLANS, AttentionOptions, plan_of
 from attend.search.values import MAX_PATHS, ValueTypes
 from tests.index.helpers import vector_data
 

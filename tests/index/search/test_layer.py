@@ -11,7 +11,7 @@ import pytest
 
 from attend.core.settings import DEFAULT_LAYER, UNFITTED_WORDS, Tuning
 from attend.projection import identity
-from attend.search.layer import BEST, SHARPNESS
+from attend.search.attend import BEST, SHARPNESS
 from tests.index.helpers import vector_data
 from tests.index.search.test_tokens import WIDTH
 from tests.index.world import World

@@ -16,8 +16,9 @@ from attend.core.settings import Tuning
 from attend.keys import segment, snapshot, vectors
 from attend.projection import identity
 from attend.search import attend as attending
-from attend.search.attend import AttentionOptions, attend
+from attend.search.attend import attend
 from attend.search.queries import Queries
+from attend.search.scoring import AttentionOptions
 from attend.store import NewExample, Question
 from tests.index.helpers import vector_data
 from tests.index.world import check_weights, expected

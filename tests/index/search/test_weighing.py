@@ -11,8 +11,8 @@ from scipy.special import softmax
 from attend import Collection, Data
 from attend.api.answers import AttendedShare
 from attend.core.settings import Tuning
-from attend.keys import snapshot
 from attend.projection import identity
+from attend.search import hits
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_of_all_documents_the_mass_is_one(many) -> None:
 @pytest.mark.parametrize("scale", [1, 5, 20])
 def test_an_estimated_mass_lies_within_its_interval(many, monkeypatch, scale) -> None:
     """Drawn are a tenth of the documents; the bound holds for every query, as it is a wide one."""
-    monkeypatch.setattr(snapshot, "SAMPLED", DOCUMENTS // 10)
+    monkeypatch.setattr(hits, "SAMPLED", DOCUMENTS // 10)
     collection, vectors = many
     keys = collection.views.current(1).keys
     keys.__dict__.pop("_of_all", None)  # what was drawn for the tests above
