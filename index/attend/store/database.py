@@ -223,6 +223,7 @@ class Store(CollectionStore):
             return self._selection.facets(db, fields, rows, limit)
 
     def write(self, entries: Sequence[Entry], decided: Mapping[str, Json] | None = None) -> None:
+        blocks = list(sql.upserts(entries))  # before others have to wait
         with self._changing() as db:
             if decided:
                 sql.decide(db, decided)
@@ -237,21 +238,8 @@ class Store(CollectionStore):
             if stale:
                 changed = f"{len(stale)} documents changed while they were being prepared."
                 raise StaleEntries(changed)
-            for entry in entries:
-                row = sql.upsert(db, entry)
-                if entry.keys is None:
-                    continue
-                # Its examples belonged to another text, and go.
-                db.execute("DELETE FROM examples WHERE document = ?", [row])
-                db.execute("DELETE FROM keys WHERE document = ?", [row])
-                db.conn.executemany(
-                    "INSERT INTO keys (document, field, start, stop, embedding) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    [
-                        (row, field, start, stop, embedding.astype(np.float32).tobytes())
-                        for field, start, stop, embedding in entry.keys
-                    ],
-                )
+            for parameters in blocks:
+                sql.upsert(db, parameters)
 
     def revise(
         self,

@@ -596,3 +596,33 @@ def test_what_cannot_be_read_is_an_error_of_sqlite(tmp_path, kind):
         path.write_bytes(b"no database" * 1000)
     with pytest.raises(sqlite3.DatabaseError):
         connections.connect_to_read(path)
+
+
+def test_a_large_write_takes_few_statements(store):
+    """Each step of one gives the interpreter away, which beside readers is slow to come back."""
+    statements: list[str] = []
+    with store.connections.writing() as db:
+        db.conn.set_trace_callback(statements.append)
+    entries = [entry(f"d{at}", keys=[(at, 1.0), (1.0, at)]) for at in range(1100)]
+    store.write(entries)
+    with store.connections.writing() as db:
+        db.conn.set_trace_callback(None)
+    for table in ("documents", "keys"):
+        ours = [each for each in statements if each.split()[:3] == ["INSERT", "INTO", table]]
+        assert 1 <= len(ours) <= 3
+    assert len(list(store.all_ids())) == 1100
+
+
+def test_documents_of_all_sizes_are_written_as_they_came(store):
+    texts = ["short", "x" * 40_000, "a\x00b", "\ud800 alone", "é" * 20_000, ""] * 40
+    entries = [
+        entry(f"d{at}", keys=[(at, 1.0)], fields={"text": text}, value=text, payload={"n": at})
+        for at, text in enumerate(texts)
+    ]
+    store.write(entries)
+    stored = store.find([f"d{at}" for at in range(len(texts))])
+    assert [stored[f"d{at}"].fields["text"] for at in range(len(texts))] == texts
+    assert [stored[f"d{at}"].value for at in range(len(texts))] == texts
+    rows = [stored[f"d{at}"].row for at in range(len(texts))]
+    assert rows == sorted(rows)
+    assert store.own_keys(np.array(rows)).vectors[:, 0].tolist() == list(range(len(texts)))
