@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import os
@@ -157,6 +158,7 @@ class Recorder:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+    atexit.unregister(gc.freeze)  # of commands that ran in this process
     warm.end()
 
 
