@@ -63,8 +63,9 @@ PART_SAMPLE = 8192
 """Documents that tell what the others add to the sum of each part."""
 
 MANY_PARTS = 16
-PART_RECALL = 0.65
-"""The share of the nearest that each of many parts finds: what one misses, others propose."""
+PART_RECALL = 0.5
+"""The share of the ten nearest that each of many parts finds: what one misses, others propose. (Of
+1,000,000 keys in half of the time of 0.65, with the same lists.)"""
 
 
 @dataclass(frozen=True)
