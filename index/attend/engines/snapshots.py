@@ -136,7 +136,7 @@ class Views:
             passing = self._store.matching(compile_filter(options.filter or {}))
             rows = passing if rows is None else np.intersect1d(passing, rows)
         if excluded and rows is not None:
-            rows = np.setdiff1d(rows, np.fromiter(excluded, dtype=np.int64))
+            rows = np.setdiff1d(rows, list(excluded), assume_unique=True)
         return view, rows
 
     @property

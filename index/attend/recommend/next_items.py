@@ -187,7 +187,7 @@ class Recommender:
         if np.count_nonzero(np.isin(documents, popular, invert=True)) >= resolved.reserved:
             return scored  # and no other is better
         allowed = resolved.view.keys.rows if resolved.rows is None else resolved.rows
-        rows = np.setdiff1d(allowed, popular)
+        rows = np.setdiff1d(allowed, popular, assume_unique=True)
         among = self._attention(resolved, resolved.positive, rows, resolved.reserved).attended
         more = np.setdiff1d(among.documents[: resolved.reserved], documents)
         if not len(more):

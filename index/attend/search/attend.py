@@ -128,7 +128,7 @@ def attend(
         if rows is None and (number == "all" or is_mixture):
             masked = without  # of a few, a mask costs less than a choice
         else:
-            rows = np.setdiff1d(keys.rows if rows is None else rows, without)
+            rows = np.setdiff1d(rows if rows is not None else keys.rows, without, True)
     has_words, longest = queries.words is not None, keys.longest
     plan = plan_of(
         view.version, settings, options, words=has_words, mixture=is_mixture, longest=longest

@@ -83,7 +83,6 @@ _KINDS = {
     b"%PDF": "a PDF; give it the ending .pdf",
 }
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +171,8 @@ def detect_encoding(head: bytes, path: Path, encoding: str | None = None) -> tup
     _check_text(head, path)
     decoder = codecs.getincrementaldecoder(UTF_8)("surrogateescape")
     text = decoder.decode(head, final=len(head) < HEAD_BYTES)
-    foreign = "".join(_NOT_ASCII.findall(text))
-    broken = sum("\udc80" <= character <= "\udcff" for character in foreign)
-    valid = len(foreign) - broken
+    broken = len(text) - len(text.encode(UTF_8, "ignore").decode(UTF_8))
+    valid = len(text) - broken - len(text.encode("ascii", "ignore"))
     # A few broken bytes in a file of UTF-8 are problems of their rows.
     guess = None if broken <= valid else _guess(head)
     return guess or UTF_8, guess is not None
