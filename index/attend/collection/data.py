@@ -101,7 +101,7 @@ class Data:
         self._aliases = self._engine.aliases
         self._record = None if self._folder is None else self._folder / encoders.RECORD
         self._load = load_encoder or partial(
-            encoders.load, precision=precision, record=self._record
+            encoders.load, precision=precision, record=self._record, keep=not read_only
         )
         # Both are read under no lock: nobody waits while others open something else.
         self._encoders: dict[str, Encoder] = {}

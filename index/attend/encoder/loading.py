@@ -414,6 +414,8 @@ def load(
     precision: Precision = "auto",
     device: str = "cpu",
     record: Path | None = None,
+    *,
+    keep: bool = True,
 ) -> SentenceEncoder:
     """Load a model by name or folder: the default from its package, others from disk.
 
@@ -424,6 +426,7 @@ def load(
             documents and for queries. Vectors of one find those of another.
         record: a JSON file that keeps what was measured for this model on this processor, for
             every later process; without one it is measured again.
+        keep: false if nothing may be written there.
 
     Raises:
         EncoderError: the model is not there, cannot be read, or is not the one its name promises.
@@ -446,7 +449,7 @@ def load(
     formats = usable_formats(precision, device)
     if len(formats) == 1:
         return in_format(formats[0])
-    by_use = fastest(origin.name, record, lambda: map(in_format, formats))
+    by_use = fastest(origin.name, record, lambda: map(in_format, formats), keep=keep)
     encoder, for_queries = in_format(by_use["document"]), in_format(by_use["query"])
     if for_queries.precision != encoder.precision:
         encoder.for_queries = for_queries

@@ -84,7 +84,7 @@ def usable_formats(precision: str, device: str) -> tuple[str, ...]:
 
 
 def fastest(
-    model: str, record: Path | None, load_all: Callable[[], Iterable[Formatted]]
+    model: str, record: Path | None, load_all: Callable[[], Iterable[Formatted]], *, keep: bool
 ) -> dict[str, str]:
     """Return the fastest format for each use, as it was measured on this processor, or is now.
 
@@ -92,8 +92,9 @@ def fastest(
         model: the encoder's name.
         record: a JSON file that keeps what was measured; None for none.
         load_all: loads the model in every format.
+        keep: false if nothing may be written.
     """
-    writable = record is not None and os.access(record.parent, os.W_OK)
+    writable = keep and record is not None and os.access(record.parent, os.W_OK)
     with FileLock(f"{record}.lock") if writable else nullcontext():  # one measures for all
         by_model = _read(record)
         if not _is_of_here(by_model.get(model)):

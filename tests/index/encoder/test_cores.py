@@ -71,8 +71,8 @@ class Watched:
     def __init__(self, folder: Path, idle: int) -> None:
         self.calls: list[tuple[int, int]] = []
         self.encoder = load(str(folder))
-        self._run = self.encoder._run
-        self.encoder._run = self._noted  # type: ignore[method-assign]
+        self._run = self.encoder.run
+        self.encoder.run = self._noted  # type: ignore[method-assign]
         self.encoder._most_cores = 3
         self.encoder._idle.count = lambda: idle  # type: ignore[method-assign]
 

@@ -69,13 +69,13 @@ def test_the_order_is_the_callers_and_each_text_is_encoded_once(
     tiny_encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    run = tiny_encoder._run
+    run = tiny_encoder.run
 
     def spy(texts: list[str], task: str) -> Float32:
         seen.extend(texts)
         return run(texts, task)
 
-    monkeypatch.setattr(tiny_encoder, "_run", spy)
+    monkeypatch.setattr(tiny_encoder, "run", spy)
     texts = texts_of([5, 700, 1, 40, 700, 2]) * 3
     rows = tiny_encoder.encode_documents(texts)
     assert sorted(seen) == sorted(set(texts))

@@ -37,8 +37,8 @@ class Held:
         self.calls: list[int] = []
         self.begun, self.may_go_on = threading.Semaphore(0), threading.Event()
         self._encoder, self._task = load(folder), task
-        self._run = self._encoder._run
-        self._encoder._run = self._held  # type: ignore[method-assign]
+        self._run = self._encoder.run
+        self._encoder.run = self._held  # type: ignore[method-assign]
 
     def _held(self, texts: list[str], task: str) -> Float32:
         if task == self._task:

@@ -135,6 +135,21 @@ def test_a_precision_that_was_asked_for_is_not_measured(tmp_path: Path) -> None:
     assert not (tmp_path / RECORD).exists()
 
 
+@pytest.mark.usefixtures("multiplies")
+def test_a_library_keeps_what_was_measured_unless_it_only_reads(tmp_path: Path) -> None:
+    with closing(Data(tmp_path)) as library:
+        library.create("books", dimension=2)
+    with closing(Data(tmp_path, read_only=True)) as reader:
+        reader.encoder(DEFAULT)
+        assert reader.precisions() == {}
+    assert not (tmp_path / RECORD).exists()
+    with closing(Data(tmp_path)) as library:
+        library.encoder(DEFAULT)
+        assert set(library.precisions()) == {DEFAULT}
+    with closing(Data(tmp_path, read_only=True)) as reader:
+        assert set(reader.precisions()) == {DEFAULT}
+
+
 SLOW = """
 import sys, torch
 from pathlib import Path
