@@ -16,7 +16,8 @@ def test_whatever_is_drawn_compiles_and_is_another_program() -> None:
         content = (ROOT / each.file).read_bytes()
         assert each.applied(content) != content
         compile(each.applied(content), each.file, "exec")
-        assert each.diff().count("\n+") <= 1
+        # Of a condition over several lines the first and the last are others.
+        assert each.diff().count("\n+") <= 2
 
 
 def test_docstrings_logs_and_bare_returns_stay(tmp_path: Path) -> None:
