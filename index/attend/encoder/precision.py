@@ -102,9 +102,10 @@ def fastest(
                 _measured[model] = {"processor": processor(), **measured(load_all())}
             by_model[model] = _measured[model]
             if record is not None and writable:
-                fresh = record.with_name(f"{record.name}.new")
-                fresh.write_text(json.dumps(by_model, indent=2), encoding="utf-8")
-                fresh.replace(record)
+                with suppress(OSError):  # on a full disk it is measured again
+                    fresh = record.with_name(f"{record.name}.new")
+                    fresh.write_text(json.dumps(by_model, indent=2), encoding="utf-8")
+                    fresh.replace(record)
     return {use: by_model[model][use]["format"] for use in USES}
 
 

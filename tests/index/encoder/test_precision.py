@@ -122,6 +122,13 @@ def test_a_record_of_another_processor_or_of_none_is_made_again(record: Path, wr
 
 
 @pytest.mark.usefixtures("multiplies")
+def test_a_record_that_cannot_be_written_keeps_no_encoder_from_loading(record: Path) -> None:
+    record.with_name(f"{record.name}.new").mkdir()  # as if there was no room for the file
+    assert load(record=record).precision in FORMATS
+    assert not record.exists()
+
+
+@pytest.mark.usefixtures("multiplies")
 def test_a_model_of_look_ups_has_one_format(tiny_encoder_folder: Path, record: Path) -> None:
     assert load(str(tiny_encoder_folder), record=record).precision == "float32"
     kept = json.loads(record.read_text())[str(tiny_encoder_folder)]
