@@ -1,7 +1,7 @@
 // Two projections side by side, for one query or for a set.
 
 import { batch, get, latest, of, post } from "./api.js";
-import { byId, h, tell } from "./dom.js";
+import { byId, h, tell, tried } from "./dom.js";
 import { percent, short } from "./format.js";
 import { onTheme, savePng, saveSvg } from "./pictures.js";
 import { drawGains } from "./gains.js";
@@ -70,15 +70,12 @@ function changed() {
 
 const ask = latest(async () => {
   const said = lines().map(([query]) => query);
-  try {
+  await tried("search", async () => {
     const sides = await Promise.all(["before", "after"].map((name) => ranked(said, Number(field(name).value))));
     found = said.map((query, at) => ({ query, before: sides[0][at], after: sides[1][at] }));
     chosen = Math.min(chosen, Math.max(0, found.length - 1));
-    tell(byId("status"), null);
     paint();
-  } catch (error) {
-    tell(byId("status"), error);
-  }
+  });
 });
 
 /** The queries that were written, each with the document that is said to answer it, if one is. */
@@ -156,12 +153,10 @@ export function changes({ before, after }) {
 }
 
 async function showReport() {
-  try {
+  await tried("report", async () => {
     report = await get(of(field("collection").value, "projections", field("after").value));
     paintReport();
-  } catch (error) {
-    tell(byId("status"), error);
-  }
+  });
 }
 
 function paintReport() {

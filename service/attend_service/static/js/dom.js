@@ -26,10 +26,28 @@ export function scrolled(label, wide) {
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, wide);
 }
 
-/** Show an error as its sentence, where the view has a place for it; null clears it. */
-export function tell(place, error) {
+const tellers = new WeakMap(); // place → the part of the view whose error it shows
+
+/**
+ * Show an error as its sentence, where the view has a place for it; null clears it. A part of the
+ * view that names itself clears its own error only: what one part is refused is not undone by the
+ * success of another that was on its way.
+ */
+export function tell(place, error, part = null) {
+  if (!error && part !== null && (tellers.get(place) ?? part) !== part) return;
+  tellers.set(place, error ? part : null);
   place.className = error ? "problem" : "status";
   place.textContent = error ? error.message : "";
+}
+
+/** Do the work of a part of the view, and show its error until this part succeeds. */
+export async function tried(part, work) {
+  try {
+    await work();
+    tell(byId("status"), null, part);
+  } catch (error) {
+    tell(byId("status"), error, part);
+  }
 }
 
 function filled(element, props, children) {

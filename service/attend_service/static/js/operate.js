@@ -16,12 +16,12 @@ async function look() {
   try {
     const [{ collections }, { jobs }, metrics] = await Promise.all([get("/v1/collections"), get("/v1/jobs"), figures()]);
     const infos = await Promise.all(collections.slice(0, 50).map(info));
-    tell(byId("status"), null);
+    tell(byId("status"), null, "look");
     drawCollections(infos, metrics);
     byId("jobs").replaceChildren(...(jobs.length ? jobs.slice(0, 10).map((job) => drawJob(job, (error) => tell(byId("status"), error))) : [h("p", { class: "quiet" }, "No trainings yet.")]));
     if (metrics) drawLatency(metrics);
   } catch (error) {
-    tell(byId("status"), error);
+    tell(byId("status"), error, "look");
   }
 }
 

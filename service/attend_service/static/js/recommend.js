@@ -1,7 +1,7 @@
 // Recommending: pick what is liked and what is not, and see which of it put each entry there.
 
 import { get, latest, of, post } from "./api.js";
-import { bar, byId, h, tell } from "./dom.js";
+import { bar, byId, h, tried } from "./dom.js";
 import { number, percent, plural, short } from "./format.js";
 import { drawHit, fullBar } from "./hits.js";
 import { queryOf } from "./queries.js";
@@ -40,7 +40,7 @@ const showHistory = latest(async () => {
   const user = field("user").value;
   const place = byId("history");
   if (!user) return place.replaceChildren();
-  await tried(async () => {
+  await tried("history", async () => {
     const { items } = await get(`${path("interactions")}?limit=${HISTORY + 1}&user=${encodeURIComponent(user)}`);
     const shown = items.slice(0, HISTORY);
     for (const [id, title] of await titlesOf(field("collection").value, shown.map(({ id }) => id))) names.set(id, title);
@@ -55,7 +55,7 @@ const showHistory = latest(async () => {
 const look = latest(async () => {
   const query = field("q").value.trim();
   if (!query) return byId("found").replaceChildren();
-  await tried(async () => {
+  await tried("find", async () => {
     const asked = await queryOf(field("collection").value, query);
     const { hits } = await post(path("search"), { query: asked, k: FOUND, exclude_self: false, fields: [], title: true });
     byId("found").replaceChildren(...hits.map(candidate));
@@ -97,7 +97,7 @@ const ask = latest(async () => {
   byId("diversity-said").textContent = number(Number(field("diversity").value), 2);
   const user = field("user").value;
   if (!user && !those(true).length) return byId("results").replaceChildren(h("p", { class: "quiet" }, byId("as-user").hidden ? "Like at least one document." : "Choose a user, or like at least one document."));
-  await tried(async () => {
+  await tried("recommend", async () => {
     const body = { positive: those(true), negative: those(false), diversity: Number(field("diversity").value), k: Number(field("k").value) || 10, title: true, explain: true, on_missing: "skip" };
     if (user) body.user = user;
     const { hits, missing } = await post(path("recommend"), body);
@@ -135,7 +135,7 @@ async function restore() {
   for (const [name, likes] of [["like", true], ["dislike", false]]) {
     for (const id of idsOf(given[name])) picked.set(id, likes);
   }
-  await tried(async () => {
+  await tried("restore", async () => {
     for (const [id, title] of await titlesOf(field("collection").value, [...picked.keys()])) names.set(id, title);
   });
 }
@@ -146,15 +146,6 @@ function idsOf(text) {
     return Array.isArray(ids) ? ids.filter((id) => typeof id === "string") : [];
   } catch {
     return [];
-  }
-}
-
-async function tried(work) {
-  try {
-    await work();
-    tell(byId("status"), null);
-  } catch (error) {
-    tell(byId("status"), error);
   }
 }
 

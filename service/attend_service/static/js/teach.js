@@ -1,7 +1,7 @@
 // Teaching: say what is relevant, see what was said, train on it, promote or roll back.
 
 import { del, get, latest, of, post } from "./api.js";
-import { byId, h, tell } from "./dom.js";
+import { byId, h, tell, tried } from "./dom.js";
 import { number, plural, short } from "./format.js";
 import { drawHit } from "./hits.js";
 import { drawJob, follow, isOver } from "./jobs.js";
@@ -29,7 +29,7 @@ const remember = () => write({ collection: field("collection").value, q: field("
 const ask = latest(async () => {
   const query = field("q").value.trim();
   if (!query) return byId("results").replaceChildren();
-  await tried(async () => {
+  await tried("search", async () => {
     asked = await queryOf(field("collection").value, query);
     answer = await post(path("search"), { query: asked, k: K, highlight: true, title: true });
     said = await judged(query);
@@ -65,7 +65,7 @@ function marks(hit, rank) {
 async function judge(rank, label) {
   const { id, title } = answer.hits[rank];
   const query = field("q").value.trim();
-  await tried(async () => {
+  await act(async () => {
     if (said.get(id) === label) {
       await forget(id, query);
       said.delete(id);
@@ -117,7 +117,7 @@ function onKey(event) {
 }
 
 async function examples(before = null) {
-  await tried(async () => {
+  await tried("examples", async () => {
     const page = before === null ? "" : `&before=${before}`;
     const found = await get(`${path("feedback")}?limit=${PAGE}${page}`);
     byId("count").textContent = `${plural(found.examples, "example")} of ${plural(found.questions, "query", "queries")}${found.questions < ENOUGH ? `; about ${ENOUGH} queries usually prove a gain` : ""}`;
@@ -134,7 +134,7 @@ async function examples(before = null) {
 
 function row(example, title) {
   const remove = async () => {
-    await tried(() => del(path("feedback"), { ids: [example.id] }));
+    await act(() => del(path("feedback"), { ids: [example.id] }));
     known = null;
     examples();
     ask();
@@ -146,7 +146,7 @@ function row(example, title) {
 }
 
 async function versions() {
-  await tried(async () => {
+  await tried("versions", async () => {
     const { active, projections } = await get(path("projections"));
     const rows = [...projections].reverse().map((each) => version(each, active));
     byId("versions").replaceChildren(...rows);
@@ -168,13 +168,13 @@ function version(each, active) {
 }
 
 async function change(what) {
-  await tried(what);
+  await act(what);
   await versions();
   if (field("q").value) ask();
 }
 
 async function train() {
-  await tried(async () => {
+  await act(async () => {
     const job = await post(path("train"), { promote: byId("promote").checked });
     await watch(job.id);
   });
@@ -203,20 +203,17 @@ function next({ promoted, version }) {
 
 /** A training that runs already is gone on with. */
 async function running() {
-  await tried(async () => {
+  await tried("running", async () => {
     const { jobs } = await get("/v1/jobs");
     const job = jobs.find((each) => each.collection === field("collection").value && !isOver(each));
     if (job) watch(job.id);
   });
 }
 
-async function tried(work) {
-  try {
-    await work();
-    tell(byId("status"), null);
-  } catch (error) {
-    tell(byId("status"), error);
-  }
+/** What somebody does, and not what the view reads by itself: what was told before is over. */
+function act(work) {
+  tell(byId("status"), null);
+  return tried("act", work);
 }
 
 function open() {
