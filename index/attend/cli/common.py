@@ -125,7 +125,7 @@ _COLLECTION = (
     ),
     click.option(
         "--precision",
-        type=click.Choice(["auto", "bfloat16", "float32"]),
+        type=click.Choice(get_args(Precision)),
         default="auto",
         help="Encoder precision; auto takes what is fastest on this processor.",
     ),

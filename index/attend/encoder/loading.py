@@ -457,11 +457,18 @@ def load(
 
 
 def _load(origin: Origin, device: str, number_format: str) -> SentenceEncoder:
-    """Read a model in a number format, or in float32 if it cannot run in that."""
+    """Read a model in a number format, or in float32 if it cannot run, or disagrees, in that."""
     import torch
 
-    from attend.encoder.forward import direct, read_default
+    from attend.encoder.forward import DirectEncoder, direct, quantised, read_default
 
+    if number_format == "int8":  # the products alone are
+        encoder = _load(origin, device, "float32")
+        plain, model = encoder.direct, encoder._model
+        way = quantised(plain) if isinstance(plain, DirectEncoder) else None
+        if way is None:
+            return encoder
+        return SentenceEncoder(way if model is plain else model, origin.name, number_format, way)
     if origin.name == DEFAULT and device == "cpu":
         default = read_default(Path(origin.place), getattr(torch, number_format))
         if default is not None:

@@ -1,8 +1,9 @@
 """The number format that an encoder computes in, by measurement on this processor.
 
 A processor that multiplies bfloat16 need not be faster by it: with AMX it takes half the time of
-float32, with AVX512-BF16 alone half of it on one maker's and 1.6 times as much on another's. So the
-formats are timed once, at what a service does, and the choice is kept for every later process.
+float32, with AVX512-BF16 alone half of it on one maker's and 1.6 times as much on another's, where
+products in int8 take two thirds. So the formats are timed once, at what a service does, and the
+choice is kept for every later process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import nullcontext, suppress
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from filelock import FileLock
 
@@ -25,10 +26,13 @@ from attend.core.errors import InvalidRequest
 from attend.core.types import Json
 from attend.encoder.passages import using_cores
 
-Precision = Literal["auto", "bfloat16", "float32"]
+Precision = Literal["auto", "bfloat16", "float32", "int8"]
+
+FORMATS = get_args(Precision)[1:]
 
 BFLOAT16_FLAGS = frozenset({"amx_bf16", "avx512_bf16"})
-"""The processor features that multiply bfloat16, as torch names them."""
+INT8_FLAGS = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
+"""The processor features that multiply bfloat16 and int8, as torch names them."""
 
 USES = ("document", "query")
 
@@ -61,16 +65,17 @@ def usable_formats(precision: str, device: str) -> tuple[str, ...]:
 
     bfloat16 halves the bytes and doubles the multiply rate, but only where the processor multiplies
     it itself (AMX or AVX512-BF16), and not on each of those; elsewhere torch emulates it, slower
-    than float32.
+    than float32. int8 is for products alone, where the processor has instructions for it.
 
     Raises:
-        InvalidRequest: another precision than `auto`, `bfloat16` or `float32`.
+        InvalidRequest: a precision that is none of `Precision`.
     """
-    if precision in ("bfloat16", "float32"):
+    if precision in FORMATS:
         return (precision,)
     if precision != "auto":
         raise InvalidRequest(
-            f"The precision {precision!r} is unknown; choose auto, bfloat16 or float32.",
+            f"The precision {precision!r} is unknown; choose auto, {', '.join(FORMATS[:-1])} or "
+            f"{FORMATS[-1]}.",
             field="precision",
         )
     import torch
@@ -79,8 +84,9 @@ def usable_formats(precision: str, device: str) -> tuple[str, ...]:
         is_fast = bool(torch.cuda.is_bf16_supported(including_emulation=False))
         return ("bfloat16",) if is_fast else ("float32",)
     features = {name for name, has in torch.cpu.get_capabilities().items() if has is True}
-    multiplies = device == "cpu" and not BFLOAT16_FLAGS.isdisjoint(features)
-    return ("float32", "bfloat16") if multiplies else ("float32",)
+    flags_of = {"bfloat16": BFLOAT16_FLAGS, "int8": INT8_FLAGS}
+    multiplied = [name for name, flags in flags_of.items() if not flags.isdisjoint(features)]
+    return ("float32", *multiplied) if device == "cpu" else ("float32",)
 
 
 def fastest(
@@ -154,7 +160,7 @@ def _is_of_here(by_use: Any) -> bool:
     """Return whether something is a whole measurement of this processor."""
     with suppress(LookupError, TypeError):
         formats = {by_use[use]["format"] for use in USES}
-        return by_use["processor"] == processor() and formats <= {"bfloat16", "float32"}
+        return by_use["processor"] == processor() and formats <= set(FORMATS)
     return False
 
 
@@ -172,7 +178,7 @@ def processor() -> str:
     """Return the name of the processor, with the number of cores and what it multiplies.
 
     >>> processor()  # doctest: +SKIP
-    'Intel(R) Xeon(R) Processor, 2 cores, amx_bf16, avx512_bf16'
+    'Intel(R) Xeon(R) Processor, 2 cores, amx_bf16, amx_int8, avx512_bf16, avx512_vnni, avx_vnni'
     """
     name, flags = platform.processor() or platform.machine(), list[str]()
     with suppress(OSError):
@@ -181,5 +187,5 @@ def processor() -> str:
             if field.strip() == "model name":
                 name = value.strip()
             elif field.strip() == "flags":
-                flags = sorted(BFLOAT16_FLAGS & set(value.split()))
+                flags = sorted((BFLOAT16_FLAGS | INT8_FLAGS) & set(value.split()))
     return ", ".join([name, f"{os.cpu_count()} cores", *flags])

@@ -75,6 +75,43 @@ def test_the_default_in_bfloat16_is_close_to_both(exact: Float32) -> None:
     np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
 
 
+def test_the_default_in_int8_is_close_to_the_plain_model(exact: Float32) -> None:
+    encoder = load(precision="int8")
+    assert (encoder.precision, is_packed(encoder)) == ("int8", True)
+    together = encoder.encode_documents(TEXTS)
+    assert cosines(together, exact).min() > 0.995
+    assert cosines(together, exact).max() < 0.99999  # it is not float32
+    alone = np.concatenate([encoder.encode_documents([text]) for text in TEXTS])
+    assert cosines(alone, together).min() > 0.9995
+
+
+def test_a_product_in_int8_is_the_exact_one_but_for_its_rounding() -> None:
+    """Beside a float64 product: of rows of any scale, zeros and a channel that is far larger."""
+    draw = torch.Generator().manual_seed(3)
+    weight, bias = torch.randn(96, 32, generator=draw), torch.randn(96, generator=draw)
+    rows = torch.randn(700, 32, generator=draw) * torch.logspace(-4, 4, 700)[:, None]
+    rows[:, 5] *= 40
+    rows[9] = 0
+    product = fused.Quantised(fused.Linear(weight, bias), rows)(rows)
+    expected = rows.double() @ weight.T.double()
+    error = (product - bias - expected).norm(dim=1)
+    assert (error <= 0.03 * expected.norm(dim=1) + 1e-5 * bias.norm()).all()
+    assert torch.equal(product[9], bias)
+
+
+@pytest.mark.parametrize("change", [("QUANTISED_AGREEMENT", 1.1), ("Quantised", None)])
+def test_a_model_that_int8_does_not_suit_stays_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, Any]
+) -> None:
+    name, other = change
+    monkeypatch.setattr(fused, name, other or (lambda *_: no_operator))
+    folder = tiny_transformer(tmp_path, "bert")
+    for encoder in (load(precision="int8"), load(str(folder), precision="int8")):
+        assert encoder.precision == "float32"
+        assert is_packed(encoder)
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS), unpacked(folder), atol=1e-5)
+
+
 def attention_loop(projected: Any, heads: int, lengths: list[int]) -> Any:
     width = projected.shape[1] // 3
     per_head = width // heads
@@ -171,7 +208,7 @@ def test_kin_of_bert_are_packed_and_agree(tmp_path: Path, kind: str) -> None:
     np.testing.assert_allclose(encoder.encode_documents(TEXTS), unpacked(folder), atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_steps_after_pooling_are_the_models_own(tmp_path: Path, precision: Any) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense

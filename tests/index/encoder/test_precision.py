@@ -17,8 +17,9 @@ import torch
 
 from attend.collection.data import Data
 from attend.encoder import DEFAULT, RECORD, load, precision, precisions
+from attend.encoder.precision import FORMATS
 
-FORMATS = {"float32", "bfloat16"}
+TWO = {"float32", "bfloat16"}
 
 
 @pytest.fixture
@@ -41,7 +42,13 @@ def measured_in(record: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("features", "expected"),
-    [({"amx_bf16"}, FORMATS), ({"avx512_bf16", "avx2"}, FORMATS), ({"avx2"}, {"float32"})],
+    [
+        ({"amx_bf16"}, TWO),
+        ({"avx512_bf16", "avx2"}, TWO),
+        ({"avx2"}, {"float32"}),
+        ({"avx_vnni"}, {"float32", "int8"}),
+        ({"avx512_bf16", "avx512_vnni"}, set(FORMATS)),
+    ],
 )
 def test_auto_has_the_formats_that_the_processor_multiplies(
     monkeypatch: pytest.MonkeyPatch, features: set[str], expected: set[str]
@@ -83,7 +90,7 @@ def test_what_was_measured_is_kept_for_every_process(
     kept = measured_in(record)
     assert kept["processor"] == precision.processor()
     assert first.precision == kept["document"]["format"]
-    assert set(kept["query"]["milliseconds"]) == FORMATS
+    assert set(kept["query"]["milliseconds"]) == TWO
     assert precisions(record)[DEFAULT]["document"] == first.precision  # type: ignore[index, call-overload]
 
     monkeypatch.setattr(precision, "_measured", {})  # as in another process
@@ -124,7 +131,7 @@ def test_a_record_of_another_processor_or_of_none_is_made_again(record: Path, wr
 @pytest.mark.usefixtures("multiplies")
 def test_a_record_that_cannot_be_written_keeps_no_encoder_from_loading(record: Path) -> None:
     record.with_name(f"{record.name}.new").mkdir()  # as if there was no room for the file
-    assert load(record=record).precision in FORMATS
+    assert load(record=record).precision in TWO
     assert not record.exists()
 
 
