@@ -265,6 +265,10 @@ def check_id(id: str) -> None:
 
 
 def _check_texts(document: Document, settings: Settings) -> None:
+    for name in (*document.fields, *document.vectors):
+        if name != name.encode("utf-8", "replace").decode():
+            sentence = f"The name {name!r} has half of a surrogate pair; send valid Unicode."
+            raise InvalidRequest(sentence, field="vectors" if document.vectors else "fields")
     for field, text in document.fields.items():
         if len(text) > MAX_TEXT:
             raise InvalidRequest(

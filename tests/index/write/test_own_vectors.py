@@ -338,3 +338,15 @@ def test_what_cannot_be_stored_is_named(data, document, said):
     with pytest.raises(InvalidRequest, match=said):
         collection.upsert([*documents(1), {"id": "x"} | document])
     assert collection.store.counts() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "named", [{"vectors": {"\ud800": [1, 0]}}, {"fields": {"\ud800": "x"}, "vector": [1, 0]}]
+)
+def test_a_name_that_is_no_unicode_is_refused_with_a_sentence(data, named):
+    collection = data.create(dimension=2)
+    with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
+        collection.upsert([{"id": "a", **named}])
+    assert collection.ids() == set()
+    collection.upsert([{"id": "a", "vectors": {"naïve 海": [1, 0]}}])
+    assert collection.ids() == {"a"}
