@@ -16,7 +16,7 @@ from attend.core.arrays import KeyTable
 from attend.core.errors import InvalidRequest, Unsupported
 from attend.core.settings import Settings
 from attend.core.types import Float32, Int64, Json, OnStage
-from attend.engines.engine import OnSettings, masked
+from attend.engines.engine import OnSettings, Selected, masked
 from attend.keys import Proposals
 from attend.keys.snapshot import EXTRA, OVERFETCH
 from attend.store import Role, compile_filter
@@ -278,7 +278,7 @@ class RemoteSnapshots:
 
         return RemoteKeys(self._tables, version, counts, graph, passing)
 
-    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> tuple[View, None]:
+    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
         """Return the snapshot of one search; see `attend.engines.engine`."""
         _check(options)
         self.refresh()
@@ -296,7 +296,7 @@ class RemoteSnapshots:
         keys = self._keys(version, passing, excluded, only)
         if (block := read_block()) is not None:
             block.documents = keys.documents_read
-        return View(version, keys, self._store.generation), None
+        return View(version, keys, self._store.generation), None, np.array((), np.int64)
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of documents and of keys, counted at most some seconds ago."""

@@ -174,11 +174,11 @@ class Collection:
             query = self._readers.queries.encode_searches(searches)
             with timed("search"):
                 left_out = query.made_of if options.exclude_self else ()
-                view, rows = self.views.select(options, left_out)
+                view, rows, without = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
                 queries = self._readers.feedback.queries(query, words, view, options.memory)
-                attended = attend_twice(view, self.settings, queries, options, rows)
+                attended = attend_twice(view, self.settings, queries, options, rows, without)
             with timed("fetch"):
                 parts = self._readers
                 if options.rerank:
@@ -209,7 +209,7 @@ class Collection:
         options = matrix_options(searches)
         encoded = self._readers.queries.encode([search.query for search in searches])
         query = Queries.joined(encoded)
-        view, rows = self.views.select(options, ())
+        view, rows, _ = self.views.select(options, ())
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)

@@ -136,6 +136,7 @@ class Checks(Protocol):
         """Repair the problems of the checks of these names, if they can be repaired."""
 
 
+Selected: TypeAlias = tuple[View, Int64 | None, Int64]
 OnSettings: TypeAlias = Callable[[Settings], None]
 """Called with the settings of a collection after they have changed."""
 
@@ -159,16 +160,15 @@ class SnapshotSource(Protocol):
     def current(self, version: int | None = None, role: Role = "search") -> View:
         """Return a version's view, or that of the active version of a role."""
 
-    def select(
-        self, options: SearchOptions, query_rows: tuple[int, ...]
-    ) -> tuple[View, Int64 | None]:
+    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
         """Return the snapshot of one search.
 
         Args:
-            query_rows: documents that its queries are made of, which are masked.
+            query_rows: documents that its queries are made of, which are masked, unless a mask
+                names those that stay.
 
-        Returns: a view, and the documents of it that filter and mask let pass, ascending; None
-            for all.
+        Returns: a view; the documents of it that filter and mask let pass, ascending, None for
+            all; a few, ascending, that are masked besides.
         """
 
     def mean(self) -> Float32:

@@ -30,8 +30,8 @@ from attend.core.errors import (
     out_of_files,
 )
 from attend.core.settings import Settings
-from attend.core.types import Float32, Int64, OnStage
-from attend.engines.engine import OnSettings, masked
+from attend.core.types import Float32, OnStage
+from attend.engines.engine import OnSettings, Selected, masked
 from attend.keys.files import IndexOrigin, Progress, PublishedIndexes, unchecked
 from attend.keys.snapshot import Image, Snapshot
 from attend.keys.vectors import QUERIES, IndexTarget
@@ -122,14 +122,11 @@ class Views:
             return view
         return self._brought_up(number, state.change)
 
-    def select(
-        self, options: SearchOptions, query_rows: tuple[int, ...]
-    ) -> tuple[LocalView, Int64 | None]:
-        """Return the view of one search, and the rows that filter and mask let pass, ascending;
-        None for all. Documents that the query is made of are masked, unless a mask names some."""
+    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
+        """Return the snapshot of one search; see `SnapshotSource`."""
         view = self.current(options.projection)
-        if not (options.filter or options.mask or query_rows):
-            return view, None
+        if not (options.filter or options.mask) and (options.attend != "all" or not query_rows):
+            return view, None, np.array(query_rows, dtype=np.int64)
         excluded, only = masked(self._store, options, query_rows)
         rows = None if only is None else np.unique(np.array(only, dtype=np.int64))
         if options.filter or (excluded and rows is None):
@@ -137,7 +134,7 @@ class Views:
             rows = passing if rows is None else np.intersect1d(passing, rows)
         if excluded and rows is not None:
             rows = np.setdiff1d(rows, list(excluded), assume_unique=True)
-        return view, rows
+        return view, rows, np.array((), dtype=np.int64)
 
     @property
     def damage(self) -> str | None:

@@ -22,7 +22,7 @@ from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.hits import contents_of, explain_parts, matches, read_documents
 from attend.search.queries import Queries
-from attend.search.scoring import AttentionOptions, Scoring
+from attend.search.scoring import NOTHING, AttentionOptions, Scoring
 from attend.store import compile_filter
 from attend.store.filters import by_value
 
@@ -158,7 +158,7 @@ class Recommender:
             Queries(embeddings, parts=weights / weights.sum(), items=scores),
             options,
             rows,
-            without=history.seen if resolved.request.exclude_seen else None,
+            without=history.seen if resolved.request.exclude_seen else NOTHING,
             approximate=approximate,
         )
         return attention

@@ -35,7 +35,7 @@ from attend.core.settings import Settings
 from attend.core.types import Float64, Floats, Int64
 from attend.keys.segment import BLOCK_KEYS
 from attend.search.queries import Queries, WordScores
-from attend.search.scoring import MAX_SCORES, AttentionOptions, Scoring, plan_of
+from attend.search.scoring import MAX_SCORES, NOTHING, AttentionOptions, Scoring, plan_of
 
 SCAN_FLOATS = 64_000_000
 """Up to this many floats, scoring all keys takes tens of milliseconds: exact is cheap."""
@@ -56,16 +56,14 @@ SCAN_SHARE = 8
 """Candidates that are more than one document in eight cost as much as all."""
 
 PART_WIDER, PART_LEAST = 2, 32
-"""Times what is kept, over the root of the number of parts: candidates of each part of a mixture,
-as the best of all lead no part; and how many at least."""
+"""Candidates of each part: times what is kept over the root of the number of parts; the least."""
 
 PART_SAMPLE = 8192
 """Documents that tell what the others add to the sum of each part."""
 
 MANY_PARTS = 16
 PART_RECALL = 0.5
-"""The share of the ten nearest that each of many parts finds: what one misses, others propose. (Of
-1,000,000 keys in half of the time of 0.65, with the same lists.)"""
+"""The share of the ten nearest that each of many parts finds: what one misses, others propose."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def attend(
     queries: Queries,
     options: AttentionOptions,
     rows: Int64 | None = None,
-    without: Int64 | None = None,
+    without: Int64 = NOTHING,
     *,
     approximate: bool = False,
 ) -> list[Attention]:
@@ -107,8 +105,7 @@ def attend(
 
     1. a mixture over quantised keys: the candidates of each part, and a sample of the rest;
     2. weights over all documents, or a mixture: all keys, in blocks;
-    3. words, or a scorer that no index knows, in a small collection: all keys, but for a scorer
-       that was fitted to candidates;
+    3. words, or a scorer that no index knows, in few documents: all keys, unless it reranks;
     4. words beside a scorer that the index knows: candidates, until they are proved to be enough;
     5. everything else: the candidates of the index.
 
@@ -123,19 +120,18 @@ def attend(
         WrongKeys: the snapshot is damaged, and the next one is not.
     """
     words, is_mixture, keys = queries.words or (), queries.parts is not None, view.keys
-    masked, number, recall = None, options.attend, options.recall
-    if without is not None and len(without):
-        if rows is None and (number == "all" or is_mixture):
-            masked = without  # of a few, a mask costs less than a choice
-        else:
-            rows = np.setdiff1d(rows if rows is not None else keys.rows, without, True)
+    number, recall = options.attend, options.recall
     has_words, longest = queries.words is not None, keys.longest
     plan = plan_of(
         view.version, settings, options, words=has_words, mixture=is_mixture, longest=longest
     )
+    is_worded = any(len(scores.rows) for scores in words)
+    # Of a few, a mask costs less than a choice.
+    is_masked = rows is None and (number == "all" or is_mixture or (plan.native and not is_worded))
+    if len(without) and not is_masked:
+        rows = np.setdiff1d(rows if rows is not None else keys.rows, without, True)
     try:
-        scoring = Scoring.of(view, plan, queries, masked)
-        is_worded = any(len(scores.rows) for scores in words)
+        scoring = Scoring.of(view, plan, queries, without if is_masked else NOTHING)
         may_approximate = is_mixture and not is_worded and (approximate or number != "all")
         if may_approximate and (proposed := _proposed_by_parts(scoring, rows, options)):
             return proposed
@@ -190,14 +186,13 @@ def _proposed_by_parts(
     """Return the attention of a mixture over all documents, from the nearest ones of each part.
 
     A part weighs a document among all: what those that no part proposes add to its sum is estimated
-    from a sample. (Sums of the proposed alone had two thirds of the ten best that exact sums have
-    among 200,000 documents, at 50 parts and 18,000 candidates; with 8,192 sampled .97, at 4,000.)
+    from a sample. (Sums of the proposed alone had .66 of the exact ten among 200,000; these, .97.)
 
     Returns: one, or none where keys are not quantised, or candidates cost as much as all documents.
     """
     keys, mechanism, recall = scoring.view.keys, scoring.mechanism, options.recall
     keep = _keep(scoring, options) if options.attend == "all" else options.attend
-    masked = np.empty(0, np.int64) if scoring.masked is None else keys.living(scoring.masked)
+    masked = keys.living(scoring.masked)
     documents = keys.documents if rows is None else len(rows)
     is_quantised = scoring.plan.indexed and keys.scans and keys.promises(recall) < 1
     fetch = max(PART_LEAST, int(PART_WIDER * keep / math.sqrt(mechanism.heads))) + len(masked)
@@ -235,8 +230,7 @@ def beside(scoring: Scoring, rows: Int64 | None, counted: Int64, most: int) -> t
     """
     keys = scoring.view.keys
     sample, total = keys.sample(rows, most)
-    if scoring.masked is not None:
-        counted = np.union1d(counted, keys.living(scoring.masked))
+    counted = np.union1d(counted, keys.living(scoring.masked))
     outside = np.isin(sample.rows, counted, invert=True)
     documents = scoring.by_head(sample)
     z = scoring.mechanism.logits(scoring.heads, documents, scoring.bias(documents.rows))
@@ -296,7 +290,7 @@ def _proposed(
 ) -> list[Attention]:
     """Return the best of what the index proposes, and of what shares most words."""
     native = scoring.plan.native
-    target = attend if native or scoring.plan.reranks else attend * OVERSAMPLED
+    target = attend * (1 if native or scoring.plan.reranks else OVERSAMPLED) + len(scoring.masked)
     queries = scoring.index_queries()
     with timed("search"):
         candidates, least = scoring.view.keys.search(queries, rows, target, recall)
@@ -305,6 +299,7 @@ def _proposed(
             np.union1d(near, scores.among(rows).best(target)[0])
             for near, scores in zip(candidates, scoring.queries.words, strict=True)
         ]
+    candidates = [np.setdiff1d(near, scoring.masked) for near in candidates]
     attentions = []
     scorings = [scoring] if len(candidates) == 1 else scoring.each()
     scored = (
@@ -433,12 +428,13 @@ def attend_twice(
     queries: Queries,
     options: SearchOptions,
     rows: Int64 | None = None,
+    without: Int64 = NOTHING,
 ) -> list[Attention]:
     """Return the attention of each of the queries, with the second layer where a plan has one.
 
     Only queries with texts have one, over a number of documents. See `attend`.
     """
-    attentions = attend(view, settings, queries, AttentionOptions.of(options), rows)
+    attentions = attend(view, settings, queries, AttentionOptions.of(options), rows, without)
     fits = any(queries.texts) and options.attend != "all"
     if not (fits and attentions and attentions[0].scoring.plan.layer):
         return attentions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from attend.core.types import Float32, Float64, Floats, Int64
 from attend.projection import RAW_KEYS, Projection
 from attend.search.queries import Queries, word_weight
 
+NOTHING: Int64 = np.array((), dtype=np.int64)
 MAX_PLANS = 64
 """Plans that a version keeps."""
 
@@ -241,11 +242,11 @@ class Scoring:
     queries: Queries
     heads: Floats
     shift: Float64
-    masked: Int64 | None = None
+    masked: Int64 = field(default_factory=lambda: NOTHING)
 
     @classmethod
     def of(
-        cls, view: View, plan: ScoringPlan, queries: Queries, masked: Int64 | None = None
+        cls, view: View, plan: ScoringPlan, queries: Queries, masked: Int64 = NOTHING
     ) -> Scoring:
         """Project queries by a plan."""
         embeddings, parts = queries.embeddings, queries.parts
@@ -299,7 +300,7 @@ class Scoring:
         bias = self.shift[:, :, None]
         if (words := self.word_bias(documents)) is not None:
             bias = bias + words
-        if self.masked is not None:
+        if len(self.masked):
             bias = bias + np.where(np.isin(documents, self.masked), -np.inf, 0.0)
         return bias
 
