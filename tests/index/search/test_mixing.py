@@ -274,3 +274,21 @@ def test_what_the_index_does_not_know_is_scanned(filled):
     query = {"mixture": asked(history, weights)}
     for options in ({"scorer": "laplace"}, {"pool": "sum"}):
         assert collection.search(query, attend=20, **options).exact
+
+
+def test_more_like_a_document_lists_what_all_others_hold(filled):
+    """Left out as the query is, or by a mask that makes a list of all others."""
+    collection, keys, there = filled
+    centred = keys - center()
+    for at in np.flatnonzero(there)[::1500].tolist():
+        query = {"id": f"d{at}"}
+        answer = collection.search(query, attend=20)
+        masked = collection.search(
+            query, attend=20, exclude_self=False, mask={"exclude": [f"d{at}"]}
+        )
+        listed = [hit.id for hit in answer.hits]
+        assert answer.attended == masked.attended == 20
+        assert len(set(listed) & {hit.id for hit in masked.hits}) >= 9
+        exact = np.argsort(-np.where(there, centred @ centred[at], -np.inf))[:12]
+        assert query["id"] not in listed
+        assert len(set(listed) & {f"d{other}" for other in exact}) >= 8
