@@ -66,7 +66,8 @@ def peers() -> dict[str, Callable[[list[str]], float]]:
     from txtai import Embeddings
 
     encoder, model = load(DEFAULT), str(get_model_path())
-    precision = {"dtype": getattr(torch, encoder.precision)}
+    # int8 is a format of products; the library has none.
+    precision = {"dtype": getattr(torch, encoder.precision.replace("int8", "float32"))}
     transformer = SentenceTransformer(model, device="cpu", model_kwargs=precision)
     embeddings = Embeddings(path=model)
     embeddings.index(["The model is loaded at the first call."])
