@@ -170,8 +170,10 @@ def test_a_search_that_takes_too_long_is_stopped(server: Server) -> None:
     assert status == 503
     assert problem["type"] == "/docs#over-time"
     assert "--deadline" in problem["detail"]
-    # On a busy machine a search may take as long, too.
-    assert any(server.request("POST", SEARCH, QUERY)[0] == 200 for _ in range(10))
+    # On a busy machine a search may take as long, too: it is refused so, and the next is answered.
+    while (status := server.request("POST", SEARCH, QUERY)[0]) != 200:
+        assert status == 503
+        assert time.monotonic() - begun < 20 * DEADLINE
 
 
 @pytest.mark.parametrize("patience", [1, 10])

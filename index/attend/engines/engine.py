@@ -137,6 +137,8 @@ class Checks(Protocol):
 
 
 Selected: TypeAlias = tuple[View, Int64 | None, Int64]
+"""The snapshot of one search; see `SnapshotSource.select`."""
+
 OnSettings: TypeAlias = Callable[[Settings], None]
 """Called with the settings of a collection after they have changed."""
 

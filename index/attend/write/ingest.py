@@ -267,8 +267,9 @@ def check_id(id: str) -> None:
 def _check_texts(document: Document, settings: Settings) -> None:
     for name in (*document.fields, *document.vectors):
         if name != name.encode("utf-8", "replace").decode():
-            sentence = f"The name {name!r} has half of a surrogate pair; send valid Unicode."
-            raise InvalidRequest(sentence, field="vectors" if document.vectors else "fields")
+            where = "fields" if name in document.fields else "vectors"
+            fault = f"The name {name!r} in {where} of the document {document.id!r} has half of a"
+            raise InvalidRequest(f"{fault} surrogate pair; send valid Unicode.", field=where)
     for field, text in document.fields.items():
         if len(text) > MAX_TEXT:
             raise InvalidRequest(

@@ -134,6 +134,22 @@ def test_the_check_of_accessibility_can_fail(new_tab: Callable[..., Tab]) -> Non
     assert {name for name, _ in tab.serious()} == {"image-alt", "color-contrast"}
 
 
+def test_a_part_of_a_page_clears_its_own_error_alone(tab: Tab) -> None:
+    tab.open("/operate")
+    shown = tab.in_page(
+        """async () => {
+          const { tell } = await import("/static/js/dom.js");
+          const place = document.createElement("p");
+          const told = (...given) => { tell(place, ...given); return place.textContent; };
+          return [
+            told(new Error("cancel"), null), told(null, "look"), told(null),
+            told(new Error("look"), "look"), told(null, "ask"), told(null, "look"),
+          ];
+        }"""
+    )
+    assert shown == ["cancel", "cancel", "", "look", "look", ""]
+
+
 def test_a_page_works_with_the_key_that_the_browser_was_asked_for(
     browser: Any, tmp_path: Path
 ) -> None:

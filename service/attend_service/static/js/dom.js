@@ -26,7 +26,7 @@ export function scrolled(label, wide) {
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, wide);
 }
 
-const tellers = new WeakMap(); // place → the part of the view whose error it shows
+const tellers = new WeakMap(); // place → the part of the view whose error it shows, or null for none of them
 
 /**
  * Show an error as its sentence, where the view has a place for it; null clears it. A part of the
@@ -34,8 +34,9 @@ const tellers = new WeakMap(); // place → the part of the view whose error it 
  * success of another that was on its way.
  */
 export function tell(place, error, part = null) {
-  if (!error && part !== null && (tellers.get(place) ?? part) !== part) return;
-  tellers.set(place, error ? part : null);
+  if (!error && part !== null && tellers.has(place) && tellers.get(place) !== part) return;
+  if (error) tellers.set(place, part);
+  else tellers.delete(place);
   place.className = error ? "problem" : "status";
   place.textContent = error ? error.message : "";
 }

@@ -28,11 +28,11 @@ export async function follow(id, onChange) {
   }
 }
 
-/** A job in a line or two, with its progress, and a way to stop it. */
+/** A job in a line or two, with its progress, and a way to stop it; `onError` is told null where that went well. */
 export function drawJob(job, onError) {
   const { stage, fraction, message } = job.progress;
   const running = job.state === "running" && STAGES[stage] ? `${STAGES[stage]} · ${percent(fraction)}` : message;
-  const cancel = () => del(`/v1/jobs/${job.id}`).catch(onError);
+  const cancel = () => del(`/v1/jobs/${job.id}`).then(() => onError(null), onError);
   return h(
     "div",
     { class: "job", "data-state": job.state },
