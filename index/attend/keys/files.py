@@ -179,8 +179,7 @@ def map_array(path: Path) -> Float32:
 
 
 def read_array(path: Path) -> Int64:
-    ids: Int64 = _load(path, None)
-    return ids
+    return np.asarray(_load(path, None))
 
 
 def _load(path: Path, mode: Any) -> Any:

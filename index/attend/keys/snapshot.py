@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from attend.core.arrays import KeyTable, kth_largest
-from attend.core.types import Bool, Float32, Int64, Json
+from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.keys import Proposals
 from attend.keys.files import Manifest
 from attend.keys.segment import BLOCK_KEYS, Delta, Segment
@@ -279,7 +279,7 @@ class Snapshot:
     def sample(self, rows: Int64 | None, most: int) -> tuple[KeyTable, int]:
         """Return up to `most` of the living documents of `rows`, each with equal probability.
 
-        Ascending, and with the number that they were drawn from.
+        With the number that they were drawn from.
 
         A sample of all documents (None) is the same for every search.
         """
@@ -294,24 +294,27 @@ class Snapshot:
         return {}
 
     def _sampled(self, rows: Int64 | None, most: int) -> tuple[KeyTable, int]:
-        parted = [segment.places(rows) for segment in self.segments]
-        ends = np.cumsum([len(places) for places in parted])
-        total = int(ends[-1])
-        random = np.random.default_rng(total)
-        picks = np.sort(random.choice(total, min(total, most), replace=False, shuffle=False))
-        parts = np.split(picks, np.searchsorted(picks, ends[:-1]))
-        begins = np.append(0, ends[:-1]).tolist()
-        tables = [
-            segment.table.some(places[part - begin])
-            for segment, places, part, begin in zip(
-                self.segments, parted, parts, begins, strict=True
-            )
-        ]
-        table = KeyTable.joined(tables)
-        # What changed lies in the delta, whatever its row.
-        if (np.diff(table.rows) < 0).any():
-            table = table.some(np.argsort(table.rows))
-        return table, total
+        living = self.rows if rows is None else self.living(rows)
+        random = np.random.default_rng(len(living))
+        picks = random.choice(living, min(len(living), most), replace=False, shuffle=False)
+        return self.lookup(picks), len(living)
+
+    def drawn(
+        self, queries: Float32, gates: Float64, rows: Int64 | None, most: int
+    ) -> tuple[KeyTable, Float64]:
+        """Draw living documents of `rows`, each by its first key, to estimate sums over all.
+
+        Returns: documents in any order, and their rates (n,). See `FlatVectors.drawn`.
+        """
+        tables, rates = list[KeyTable](), list[Float64]()
+        for segment in self._filled:
+            allowed = None if rows is None else segment.allowed_keys(segment.allowed(rows))
+            positions, by_key = segment.vectors.drawn(queries, gates, most, allowed)
+            places = segment.table.ordinals[positions]
+            valid = segment.alive[places] & (segment.table.starts[places] == positions)
+            tables.append(segment.table.some(places[valid]))
+            rates.append(by_key[valid])
+        return KeyTable.joined(tables), np.concatenate(rates)
 
     def advanced(
         self, added: KeyTable, removed: Int64, last_key: int, last_removal: int

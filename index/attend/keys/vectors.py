@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
+from attend.attention import Softmax
 from attend.core.arrays import top, unit
 from attend.core.errors import Damaged
 from attend.core.types import Bool, Float32, Float64, Int64, Json, OnStage
@@ -35,6 +36,10 @@ FETCH_SHARE = 8
 CROWDED = 32
 """Queries at once, times keys per document, from which on a scan is faster than a fetch: it
 reads the keys once for many queries, and ranks documents instead of thousands of keys."""
+
+EVEN = 0.1
+"""The share of a sample that is drawn evenly from all keys, since a list may hold keys that weigh
+more than its centroid."""
 
 
 class NearestKeys(NamedTuple):
@@ -96,6 +101,58 @@ class FlatVectors:
             None if masked is None else masked.faiss,
         )
         return results
+
+    def drawn(
+        self, queries: Float32, gates: Float64, most: int, allowed: Bool | None = None
+    ) -> tuple[Int64, Float64]:
+        """Draw allowed keys to estimate each query's sum of exponentials over all of them.
+
+        A list is drawn by the softmax weight of its centroid, mixed over the queries, and keys
+        evenly within the list (importance sampling). What a key adds to a sum is divided by its
+        rate: Horvitz and Thompson 1952. Equal queries draw the same keys.
+
+        Args:
+            queries: (p, d) scaled, so that products with keys are logits.
+            gates: (p,) summing to one.
+            most: keys to draw for queries that agree; for p that do not, up to p times as many.
+
+        Returns: positions (m,), and rates (m,): how often each is drawn, which may be above one.
+        """
+        positions, sizes = self._by_list, self._sizes
+        if allowed is not None:
+            positions = positions[allowed[positions]]
+            sizes = np.bincount(self._list_of[positions], minlength=len(sizes))
+        filled = np.flatnonzero(sizes)
+        sizes = sizes[filled]
+        shares = Softmax.of(queries @ self._centroids[filled].T + np.log(sizes)).weights
+        mixed = (1 - EVEN) * gates @ shares + EVEN * sizes / len(positions)  # (p,) @ (p, lists)
+        count = min(len(positions), int(most * (gates @ shares**2 @ (1 / mixed))) + 1)
+        ends = np.cumsum(mixed)
+        points = (np.arange(count) + 0.5) / max(count, 1)
+        lists = np.searchsorted(ends, points)
+        within = (points - ends[lists]) / mixed[lists]  # from -1 to 0
+        places = np.cumsum(sizes)[lists] + np.floor(within * sizes[lists]).astype(np.int64)
+        return positions[places], (count * mixed / sizes)[lists]
+
+    @cached_property
+    def _centroids(self) -> Float32:
+        """(lists, d) of length one; here of one list with all keys."""
+        return np.zeros((1, self.vectors.shape[1]), dtype=np.float32)
+
+    @cached_property
+    def _list_of(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """(n,) the list of each key."""
+        return np.zeros(len(self.vectors), dtype=np.int32)
+
+    @cached_property
+    def _sizes(self) -> Int64:
+        """(lists,) the number of keys in each."""
+        return np.bincount(self._list_of, minlength=len(self._centroids))
+
+    @cached_property
+    def _by_list(self) -> Int64:
+        """(n,) the positions of keys, list by list."""
+        return np.argsort(self._list_of, kind="stable")
 
     def promises(self, recall: float | None) -> float:
         """Return the share that a search for `recall` finds: 1 where it is exact."""
@@ -216,8 +273,7 @@ class QuantisedVectors(FlatVectors):
         far = rarer > RARE
         results = NearestKeys.empty(len(queries), k)
         if far.any():
-            exact = super().search(queries[far], k, allowed)
-            results.scores[far], results.positions[far] = exact
+            results.scores[far], results.positions[far] = super().search(queries[far], k, allowed)
         if not far.all():
             lists = self._probed(point, products[~far], counts, rarer[~far])
             near = self._by_codes(queries[~far], k, point.factor, lists, allowed)
@@ -284,12 +340,10 @@ class QuantisedVectors(FlatVectors):
 
     @cached_property
     def _centroids(self) -> Float32:
-        centroids: Float32 = self.lists.quantizer.reconstruct_n(0, self.lists.nlist)
-        return centroids
+        return np.asarray(self.lists.quantizer.reconstruct_n(0, self.lists.nlist))
 
     @cached_property
     def _list_of(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """(n,) the list of each key."""
         lists = np.empty(self.lists.ntotal, dtype=np.int32)
         inverted = self.lists.invlists
         for number in range(self.lists.nlist):
@@ -297,11 +351,6 @@ class QuantisedVectors(FlatVectors):
             if size:
                 lists[faiss.rev_swig_ptr(inverted.get_ids(number), size)] = number
         return lists
-
-    @cached_property
-    def _sizes(self) -> Int64:
-        """(lists,) the number of keys in each."""
-        return np.bincount(self._list_of, minlength=self.lists.nlist)
 
     @cached_property
     def _bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -24,7 +24,7 @@ from attend.core.deadline import forgetting
 from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.settings import LEAST_COVERAGE
 from attend.core.types import Float32, Float64, Int64, Json
-from attend.search.attend import Attention, beside
+from attend.search.attend import Attention
 from attend.search.queries import Queries
 from attend.search.scoring import Scoring
 from attend.search.values import values_of
@@ -431,7 +431,11 @@ def attended_share(attention: Attention, rows: Int64 | None) -> AttendedShare:
         rows: the documents that filter and mask let pass, ascending; None for all.
     """
     scoring, top = attention.scoring, attention.attended
-    sampled, others = beside(scoring, rows, top.documents, SAMPLED)
+    keys = scoring.view.keys
+    sample, total = keys.sample(rows, SAMPLED)
+    counted = np.union1d(top.documents, keys.living(scoring.masked))
+    z = scoring.mechanism.logits(scoring.heads, scoring.by_head(sample), scoring.bias(sample.rows))
+    sampled, others = z[0][:, ~locate(counted, sample.rows).present], total - len(counted)
     if not len(top.documents) or others <= 0 or not sampled.shape[1]:
         return WHOLE
     sampled = sampled.astype(np.float64)  # (H, m)

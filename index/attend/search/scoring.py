@@ -17,7 +17,7 @@ from attend.attention import (
     log_mix,
 )
 from attend.collection.versions import Version, View
-from attend.core.arrays import KeyTable
+from attend.core.arrays import KeyTable, locate
 from attend.core.deadline import checked
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings, Tuning
@@ -301,7 +301,7 @@ class Scoring:
         if (words := self.word_bias(documents)) is not None:
             bias = bias + words
         if len(self.masked):
-            bias = bias + np.where(np.isin(documents, self.masked), -np.inf, 0.0)
+            bias = bias + np.where(locate(self.masked, documents).present, -np.inf, 0.0)
         return bias
 
     def word_bias(self, documents: Int64) -> Float64 | None:

@@ -10,7 +10,9 @@ from scipy.special import log_softmax, logsumexp
 
 from attend.collection.versions import CENTRED_SCALE
 from attend.core.types import Document
-from attend.keys.vectors import QuantisedVectors
+from attend.keys.segment import Delta, Segment
+from attend.keys.snapshot import Snapshot
+from attend.keys.vectors import FlatVectors, QuantisedVectors
 from attend.search import attend as attending
 from attend.search.queries import Queries
 from attend.search.scoring import AttentionOptions
@@ -292,3 +294,42 @@ def test_more_like_a_document_lists_what_all_others_hold(filled):
         exact = np.argsort(-np.where(there, centred @ centred[at], -np.inf))[:12]
         assert query["id"] not in listed
         assert len(set(listed) & {f"d{other}" for other in exact}) >= 8
+
+
+@pytest.mark.parametrize("limit", [KEYS + 300, 10_000])
+def test_sums_over_all_are_told_by_few_documents(filled, limit):
+    """As many even draws are some four times as far off."""
+    collection, keys, there = filled
+    view = collection.views.current(role="recommend")
+    allowed = there & (np.arange(len(keys)) < limit)
+    ids = collection.store.rows_of([f"d{at}" for at in np.flatnonzero(allowed)])
+    rows = None if limit > KEYS else np.sort(np.array(list(ids.values())))
+    rng, errors, even = np.random.default_rng(6), [], []
+    for _ in range(10):
+        parts = keys[rng.choice(np.flatnonzero(there), 12, replace=False)]
+        queries, gates = (CENTRED_SCALE * parts).astype(np.float32), np.full(12, 1 / 12)
+        exact = logsumexp(queries @ keys[allowed].T, axis=1)
+        sample, rates = view.keys.drawn(queries, gates, rows, 256)
+        assert 256 < len(sample) < 12 * 256 + 600
+        assert np.isin(sample.rows, list(ids.values())).all()
+        errors.append(logsumexp(queries @ sample.vectors.T - np.log(rates), axis=1) - exact)
+        table, count = view.keys.sample(rows, len(sample))
+        told = logsumexp(queries @ table.vectors.T, axis=1) + np.log(count / len(table))
+        even.append(told - exact)
+    assert abs(np.mean(errors)) < 0.02
+    assert np.std(errors) < 0.08
+    assert np.std(even) > 3 * np.std(errors)
+
+
+def test_documents_of_several_keys_are_drawn_once():
+    """And all of them, where as many are to be drawn as there are."""
+    keys = grown(300, 0)
+    owners = np.sort(np.append(np.arange(100), np.random.default_rng(0).integers(100, size=200)))
+    segment = Segment.of(FlatVectors(keys), np.arange(300), owners)
+    snapshot = Snapshot(segment, Delta.empty(WIDTH), 0, 0, 0)
+    table, rates = snapshot.drawn(keys[:1], np.ones(1), None, 300)
+    assert sorted(table.rows.tolist()) == list(range(100))
+    assert (len(table.ids), rates.tolist()) == (300, [1.0] * 100)
+    some, rates = snapshot.drawn(keys[:1], np.ones(1), np.arange(50), 60)
+    assert set(some.rows.tolist()) <= set(range(50))
+    assert np.sum(1 / rates) == pytest.approx(50, rel=0.5)
