@@ -330,7 +330,7 @@ class PublishedIndexes:
             try:
                 return self._load(self.folder / Path(name).name, progress, thorough)
             except (Damaged, FileNotFoundError):
-                # Where others have published twice meanwhile, this one was swept away.
+                # Where others have published meanwhile, this one was swept away.
                 if self._current() == name:
                     raise
         return None
@@ -385,8 +385,8 @@ class PublishedIndexes:
 
         Of the keys only a table is in memory, and a sample where they are quantised; a process
         that is killed on the way leaves the generation before. One process at a time publishes;
-        readers are never blocked. The two newest generations stay, so that a reader that has
-        just read `current` still finds its files.
+        readers are never blocked. The generation before goes: who has opened its files keeps them,
+        and a reader that has only read `current` by then reads it again (`load`).
 
         Args:
             record: makes the database know of the generation, before anyone can load it.
@@ -470,7 +470,7 @@ class PublishedIndexes:
 
     def _sweep(self, keep: int) -> None:
         for path in self.folder.iterdir():
-            outdated = path.name.isdigit() and int(path.name) < keep - 1
+            outdated = path.name.isdigit() and int(path.name) < keep
             # A killed process leaves its half-written folder; the lock says that nobody writes now.
             if outdated or path.name.startswith("writing-"):
                 shutil.rmtree(path, ignore_errors=True)
