@@ -313,12 +313,7 @@ class LocalChecks:
                     log.warning("%s could not be repaired (%s)", check.name, error)
         # A repair may have changed keys, and an index is made again in seconds.
         try:
-            for projection in self._store.projections():
-                if (
-                    projection.role != "predict"
-                    and self._views.published(projection.version).exists()
-                ):
-                    self._views.discard(projection.version)
+            self._views.discard()
             self._views.publish()
         except (AttendError, sqlite3.DatabaseError) as error:
             log.warning("The index could not be built again (%s)", error)

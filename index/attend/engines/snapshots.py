@@ -11,7 +11,9 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Hashable
+import time
+from collections.abc import Container, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from attend.core.errors import (
 from attend.core.settings import Settings
 from attend.core.types import Float32, OnStage
 from attend.engines.engine import OnSettings, Selected, masked
-from attend.keys.files import IndexOrigin, Progress, PublishedIndexes, unchecked
+from attend.keys.files import IndexOrigin, Progress, PublishedIndexes, discard, unchecked
 from attend.keys.snapshot import Image, Snapshot
 from attend.keys.vectors import QUERIES, IndexTarget
 from attend.projection import RAW_KEYS, identity
@@ -50,6 +52,10 @@ key still costs a search its product, and the disk its place."""
 
 KEPT_VIEWS = 3
 """Versions held in memory at once: the active one, and some that requests name."""
+
+SPARE_SECONDS = 3600.0
+"""How long the index of a version that does not answer stays: one is written before its version is
+activated, and perhaps by another process."""
 
 NEVER = -1
 """The change of a view of a published index alone."""
@@ -173,9 +179,9 @@ class Views:
         keys = self.current().keys
         return bool(keys.delta.living or keys.published.removed)
 
-    def discard(self, number: int) -> None:
-        """Remove the published index of a version."""
-        self.published(number).discard()
+    def discard(self) -> None:
+        """Remove all published indexes."""
+        self.indexes.sweep(())
         with self._lock:
             self._slots = {}
 
@@ -204,16 +210,13 @@ class Views:
         is_changed = settings != self.indexes.settings
         with self._lock:
             views = {number: slot.view for number, slot in self._slots.items() if slot.view}
-        outdated = []
         for number, view in views.items():
             manifest = view.keys.image.manifest
             nonce = None if manifest is None else manifest.nonce
             # Another process may have published keys of a version since.
             if self.indexes.of(view.version).current() not in (None, nonce):
-                outdated.append(number)
-        with self._lock:
-            for number in outdated:
-                self._slots.pop(number, None)
+                with self._lock:
+                    self._slots.pop(number, None)
         self.indexes.settings = settings
         self._settings_change = change
         if is_changed:
@@ -277,8 +280,7 @@ class Views:
 
     def _keep(self, number: int) -> None:
         """Drop versions that were opened long ago, but for the active ones and this."""
-        state = self._store.state()
-        needed = {number, *map(state.active, ROLES)}
+        needed = {number, *map(self._store.state().active, ROLES)}
         with self._lock:
             spare = [n for n in self._slots if n not in needed and self._slots[n].view]
             for outdated in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
@@ -290,7 +292,7 @@ class Views:
         if fresh > _bearable(base.published.keys) and not self._store.connections.read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
-                self.indexes.write(version)
+                self._write(version)
             # A full disk does not prevent an answer.
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
@@ -317,9 +319,25 @@ class Views:
         removed = keys.published.removed_keys
         return keys.fresh + coming > _bearable(keys.published.keys) or removed > hollow
 
+    def _write(self, version: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Write the index of a version, and remove those that nobody is about to search.
+
+        Left are those of the versions that answer, and of those that a rollback returns to; any
+        other is written again when its version is opened.
+        """
+        self.indexes.write(version, on_stage)
+        needed = {version.number, UNTRAINED}
+        for stored in self._store.projections():
+            if stored.active and stored.role != "predict":
+                needed |= {stored.version, stored.parent or UNTRAINED}
+        # Of a version that cannot be read the layout is not known; others sweep, too.
+        with suppress(AttendError, FileNotFoundError):
+            layouts = {self._version(number).layout for number in needed}
+            self.indexes.sweep(layouts, time.time() - SPARE_SECONDS)
+
     def _publish(self, number: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         version = self._version(number)
-        self.indexes.write(version, on_stage)
+        self._write(version, on_stage)
         fresh = self._opened(version, self.indexes.read(version))
         with self._lock:
             slot = self._slots.setdefault(number, _Slot())
@@ -378,12 +396,8 @@ class VersionIndexes:
     def of(self, version: Version) -> PublishedIndexes:
         """Return the index files of a version's keys, sound or not."""
         self._store.connections.check_there()  # files here may be those of another collection
-        origin = IndexOrigin(
-            uuid=str(self._store.settings()["uuid"]),
-            encoder=self.settings.encoder or "none",
-            dimension=version.projection.d_in,
-            layout=version.layout,
-        )
+        uuid, encoder = str(self._store.settings()["uuid"]), self.settings.encoder or "none"
+        origin = IndexOrigin(uuid, encoder, version.projection.d_in, version.layout)
         return PublishedIndexes(self._folder, origin)
 
     def progress(self) -> Progress:
@@ -452,11 +466,17 @@ class VersionIndexes:
             self._given_up.add(manifest.nonce)
             self._discard(indexes, str(image.damage))
 
+    def sweep(self, layouts: Container[str], before: float = math.inf) -> None:
+        """Remove the indexes of all other layouts that were written before a time."""
+        for pointer in self._folder.glob("*/current"):
+            if pointer.parent.name not in layouts and pointer.stat().st_mtime < before:
+                discard(pointer.parent)
+
     def _discard(self, indexes: PublishedIndexes, damage: str) -> None:
         self.damage = damage
         log.warning("%s The index is built again from the database.", damage)
         if not self._store.connections.read_only:
-            indexes.discard()
+            discard(indexes.folder)
 
     def _target(self, version: Version) -> IndexTarget:
         # The keys of several heads lie side by side: as one vector they are near to nothing.

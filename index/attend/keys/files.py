@@ -449,16 +449,6 @@ class PublishedIndexes:
         """Return whether a generation was ever made current, even if it is damaged now."""
         return (self.folder / "current").exists()
 
-    def discard(self) -> None:
-        """Remove every generation; the next opening builds one from the database."""
-        if not self.folder.exists():
-            return
-        # The lock stays: whoever waits for it must not end up with a file of its own.
-        with FileLock(self.folder / "lock"):
-            (self.folder / "current").unlink(missing_ok=True)
-            for generation in self._generations():
-                shutil.rmtree(self.folder / str(generation), ignore_errors=True)
-
     def _generations(self) -> list[int]:
         return [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
 
@@ -474,6 +464,17 @@ class PublishedIndexes:
             # A killed process leaves its half-written folder; the lock says that nobody writes now.
             if outdated or path.name.startswith("writing-"):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def discard(layout: Path) -> None:
+    """Remove every generation of a layout; the next opening builds one from the database."""
+    if not layout.exists():
+        return
+    # The lock stays: whoever waits for it must not end up with a file of its own.
+    with FileLock(layout / "lock"):
+        (layout / "current").unlink(missing_ok=True)
+        for path in filter(Path.is_dir, layout.iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def unchecked(manifest: Manifest) -> list[str]:

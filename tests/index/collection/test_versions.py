@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -299,6 +300,49 @@ def test_an_activated_version_of_many_keys_was_published_before(world, monkeypat
     assert (info["published"], info["fresh"], info["keys"]) == (1, 0, len(world.key_ids()))
     monkeypatch.setattr(PublishedIndexes, "publish", lambda *_: 1 / 0)
     check(world, fitted, collection=reopened(world).collection())
+
+
+def test_the_index_of_a_version_goes_an_hour_after_nobody_searches_it(world, monkeypatch):
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 8)
+    world.collection.publish()
+    fitted = [world.version(turned(seed), Tuning(examples=0.5)) for seed in range(4)]
+    layouts = []
+    for version in fitted:
+        world.collection.activate(version.number)
+        layouts.append(world.collection.views.current().version.layout)
+    keys = world.collection.folder / "keys"
+
+    def left() -> set[str]:
+        return {pointer.parent.name for pointer in keys.glob("*/current")}
+
+    world.collection.publish()
+    assert left() == {"raw", *layouts}
+    for pointer in keys.glob("*/current"):
+        os.utime(pointer, (time.time() - views_module.SPARE_SECONDS - 1,) * 2)
+    world.collection.publish()
+    assert left() == {"raw", *layouts[2:]}  # of the untrained, the version before, and this
+    assert [path.name for path in (keys / layouts[0]).iterdir()] == ["lock"]
+    for version in (fitted[2], fitted[1]):  # the last one is written again
+        assert world.collection.rollback() == version.number
+        check(world, version)
+        check(world, version, collection=reopened(world).collection())
+    assert left() == {"raw", *layouts[1:]}
+    check(world, fitted[0])
+    assert verify(world.collection).problems == []
+
+
+def test_a_version_that_cannot_be_read_keeps_the_indexes(world, monkeypatch):
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 8)
+    monkeypatch.setattr(views_module, "SPARE_SECONDS", -1.0)
+    fitted = [world.version(turned(seed), Tuning(examples=0.5)) for seed in range(3)]
+    for version in fitted:
+        world.collection.activate(version.number)
+    with world.store.connections.writing() as db:
+        db.execute("UPDATE projections SET weights = x'00' WHERE version = ?", [fitted[1].number])
+    collection = reopened(world).collection()
+    collection.publish()
+    assert len(list((collection.folder / "keys").glob("*/current"))) == 3
+    check(world, fitted[2], collection=collection)
 
 
 def test_a_merge_that_two_writers_find_due_is_done_once(world, monkeypatch):
