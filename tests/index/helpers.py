@@ -55,7 +55,7 @@ def fresh_store(path: Path, dimension: int = 2) -> Store:
     from attend.core.settings import Settings
     from attend.projection import identity
 
-    store = Store(path)
+    store = Store(path, width=dimension)
     projection = identity(dimension)
     store.initialise(
         Settings(encoder=None, dimension=dimension).stored(),

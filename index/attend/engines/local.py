@@ -110,7 +110,7 @@ class Folder:
         try:
             making.mkdir(mode=0o700)
             (making / "documents.db").touch(mode=0o600)
-            with closing(Store(making / "documents.db")) as store:
+            with closing(Store(making / "documents.db", width=settings.dimension)) as store:
                 store.initialise(settings.stored(), first)
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.exists() and not (folder / "documents.db").exists():

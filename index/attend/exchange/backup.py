@@ -57,7 +57,7 @@ from attend.values.kinds import parse_type
 MANIFEST = "manifest.json"
 
 PAGES = 2048
-"""Pages of a database that are copied between two reports of progress: 8 MiB."""
+"""Pages of a database that are copied between two reports of progress: 8 MiB or more."""
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -31,6 +31,16 @@ from attend.store.words import TOKENIZER, register
 
 BUSY_SECONDS = 30.0
 
+PAGES = (4096, 8192, 16384)
+"""The sizes that a page of a database may have. A write writes whole ones."""
+
+ROW_BYTES, FILLED = 32, 0.85
+"""The bytes of a key beside its embedding, and the share of a page that rows are to fill."""
+
+LOG_BYTES = 4 * 1024 * 1024
+"""The size from which the log of writes is merged into the database, and to which the file of a
+longer one is cut back: a large write would leave one of its own size while a server runs."""
+
 STEPS = 1_000_000
 """Steps of SQLite's machine, some milliseconds, after which a statement checks the deadline."""
 
@@ -92,11 +102,18 @@ class Connections:
 
     In WAL mode readers go on while one connection writes; with `synchronous=FULL` a commit
     survives a power cut as well as a killed process (sqlite.org/pragma.html#pragma_synchronous).
+
+    Args:
+        width: of the embeddings that an empty file is for. A row that fits into a page is not
+            divided: at 384 numbers a quarter of each page of the default size would be empty, and
+            half of it at 512. A file keeps the size that it was made with.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, width: int = 0) -> None:
         self.path = path
         self.read_only = read_only
+        row = 4 * width + ROW_BYTES
+        self._page = next((size for size in PAGES if size // row * row > FILLED * size), PAGES[0])
         self._local = threading.local()
         self.is_closed = False
         self._write_lock = threading.RLock()
@@ -245,8 +262,12 @@ class Connections:
                 connection = sqlite3.connect(
                     self.path, timeout=BUSY_SECONDS, check_same_thread=False
                 )
+                connection.execute(f"PRAGMA page_size = {self._page}")
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
+                page = connection.execute("PRAGMA page_size").fetchone()[0]
+                connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page}")
+                connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.set_progress_handler(is_over, STEPS)
             connection.create_function("has_words", 3, TOKENIZER.holds, deterministic=True)

@@ -184,11 +184,11 @@ def copy_untrusted(source: Path, target: Path, is_over: Callable[[], bool]) -> d
         Damaged: it is not ours, or not sound; the sentence is about the first problem.
         sqlite3.Error: SQLite cannot read it, or was stopped.
     """
-    _check_object_count(source)
+    page = _page_size(source)
     target.touch(mode=0o600, exist_ok=False)
     with closing(_open(target, is_over)) as db:
         size = max(GROWTH * source.stat().st_size, SMALL_BYTES)
-        page = db.execute("PRAGMA page_size").fetchone()[0]
+        db.execute(f"PRAGMA page_size = {page}")
         db.execute(f"PRAGMA max_page_count = {size // page}")
         db.execute("ATTACH ? AS theirs", [f"{source.absolute().as_uri()}?mode=ro&immutable=1"])
         migrations.apply(db, stop_before=_missing_migrations(db))
@@ -207,10 +207,11 @@ def copy_untrusted(source: Path, target: Path, is_over: Callable[[], bool]) -> d
         return {name: json.loads(value) for name, value in rows}
 
 
-def _check_object_count(path: Path) -> None:
-    """Raise Damaged for a schema of too many rows, before SQLite reads it.
+def _page_size(path: Path) -> int:
+    """Return the size of a page; raise Damaged for a schema of too many rows.
 
-    The schema is the B-tree that begins on page 1 (sqlite.org/fileformat2.html#b_tree_pages).
+    SQLite has not read it before. The schema is the B-tree that begins on page 1
+    (sqlite.org/fileformat2.html#b_tree_pages).
     """
     rows, pages, due = 0, 0, [1]
     with open(path, "rb") as file:
@@ -231,6 +232,7 @@ def _check_object_count(path: Path) -> None:
                 rows += cells
     if due or rows > MAX_OBJECTS:
         raise Damaged(f"It has more than {MAX_OBJECTS} tables, indexes, triggers and views.")
+    return size
 
 
 def _open(path: Path, is_over: Callable[[], bool]) -> Database:

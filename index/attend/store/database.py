@@ -75,9 +75,9 @@ _WITH_EXAMPLES = (
 class Store(CollectionStore):
     """A collection in a SQLite database; every method that writes is one transaction."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, width: int = 0) -> None:
         self.path = path
-        self.connections = Connections(path, read_only=read_only)
+        self.connections = Connections(path, read_only=read_only, width=width)
         self._words = WordCache()
         self._chosen: tuple[int, Liking] = (-1, Liking())
         self._indexes = FieldIndexes(self.connections)

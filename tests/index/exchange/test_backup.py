@@ -95,6 +95,17 @@ def test_everything_is_there_again(data, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.tar", "data", "other"]
 
 
+def test_a_restored_database_has_pages_of_the_same_size(tmp_path):
+    data = vector_data(tmp_path / "data")
+    data.create(dimension=384).upsert([{"id": "a", "vector": [0.5] * 384}])
+    save_backup(data, tmp_path / "all.tar")
+    other, _ = restored(tmp_path / "all.tar", tmp_path / "other")
+    for collection in (data.collection(), other.collection()):
+        with collection.store.reading() as db:
+            assert db.execute("PRAGMA page_size").fetchone()[0] == 8192
+    data.close()
+
+
 def test_one_collection_without_its_index_under_another_name(data, tmp_path):
     target = tmp_path / "one.tar"
     saved = save_backup(data, target, ["novels"])

@@ -6,6 +6,7 @@ import resource
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from attend.core.errors import (
 )
 from attend.core.settings import Settings
 from attend.core.types import Document
-from attend.store import Entry, Interaction, StaleEntries, connections, sql
+from attend.store import Entry, Hashes, Interaction, KeyRow, StaleEntries, connections, sql
 from attend.store.database import Store
 from attend.store.filters import compile_filter
 from attend.store.words import register
@@ -622,3 +623,44 @@ def test_documents_of_all_sizes_are_written_as_they_came(store):
     rows = [stored[f"d{at}"].row for at in range(len(texts))]
     assert rows == sorted(rows)
     assert store.own_keys(np.array(rows)).vectors[:, 0].tolist() == list(range(len(texts)))
+
+
+# -- the file --------------------------------------------------------------------------------
+
+
+def page_size(store: Store) -> int:
+    return int(store.connections.reader().execute("PRAGMA page_size").fetchone()[0])
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [(2, 4096), (32, 4096), (256, 8192), (384, 8192), (512, 16384), (768, 16384), (1024, 4096)],
+)
+def test_rows_of_keys_fill_the_pages_of_a_new_file(tmp_path, width, expected):
+    path = tmp_path / "documents.db"
+    fresh_store(path, width).close()
+    empty = path.stat().st_size
+    with closing(Store(path, width=2)) as store:  # a file keeps its size
+        assert page_size(store) == expected
+        vectors = np.random.default_rng(0).normal(size=(800, width)).astype(np.float32)
+        hashes = Hashes(bytes(16), bytes(16))
+        store.write(
+            [
+                Entry(Document(str(n)), hashes, [KeyRow("vector", 0, 0, vector)])
+                for n, vector in enumerate(vectors)
+            ]
+        )
+    grown = path.stat().st_size - empty
+    assert grown < 1.25 * (vectors.nbytes + 800 * 150)  # beside embeddings, documents and indexes
+
+
+def test_the_log_of_a_large_write_is_cut_back(tmp_path):
+    path = tmp_path / "documents.db"
+    with closing(fresh_store(path, 384)) as store:
+        vectors = np.random.default_rng(0).normal(size=(4000, 384))
+        store.write([entry(str(n), [vector]) for n, vector in enumerate(vectors)])
+        log = path.with_name("documents.db-wal")
+        assert log.stat().st_size > connections.LOG_BYTES
+        store.write([entry("a", [vectors[0]])])
+        assert log.stat().st_size <= connections.LOG_BYTES
+        assert store.counts() == (4001, 4001)
