@@ -398,7 +398,8 @@ class PublishedIndexes:
         self.folder.parent.mkdir(exist_ok=True)
         self.folder.mkdir(exist_ok=True)
         with FileLock(self.folder / "lock"):
-            generation = max(self._generations(), default=0) + 1
+            generations = [int(p.name) for p in self.folder.iterdir() if p.name.isdigit()]
+            generation = max(generations, default=0) + 1
             with self._writing(generation) as folder:
                 keys, longest = write_keys(folder, tables, self.origin.dimension)
                 vectors = map_array(folder / VECTORS)
@@ -448,9 +449,6 @@ class PublishedIndexes:
     def exists(self) -> bool:
         """Return whether a generation was ever made current, even if it is damaged now."""
         return (self.folder / "current").exists()
-
-    def _generations(self) -> list[int]:
-        return [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
 
     def _make_current(self, generation: int) -> None:
         pointer = self.folder / "current.new"
