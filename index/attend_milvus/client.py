@@ -28,6 +28,7 @@ try:
     from pymilvus import DataType as DataType
     from pymilvus import MilvusClient
     from pymilvus.client import ts_utils
+    from pymilvus.client.types import LoadState
     from pymilvus.exceptions import MilvusException
 except ImportError as error:
     raise InvalidRequest(
@@ -116,6 +117,8 @@ class Client:
         self._client: MilvusClient | None = None
         self._connecting = threading.Lock()
         self._wrote: dict[str, float] = {}  # when, by collection
+        self._breaks = 0
+        self._loaded: dict[str, int] = {}  # after which break, by collection
 
     def call(self, action: Callable[[MilvusClient], Result]) -> Result:
         """Call an action and return its result; retry with growing pauses while that may help.
@@ -133,6 +136,7 @@ class Client:
                     raise Gone(DROPPED) from error
                 if any(item in str(error) for item in HOPELESS):
                     raise
+                self._breaks += 1
                 if time.monotonic() - started + pause > self.address.patience:
                     raise Unavailable(
                         f"Milvus at {self.address} does not answer ({_short(error)}), though it "
@@ -157,7 +161,17 @@ class Client:
     def level(
         self, client: MilvusClient, collection: str, consistency: Consistency | None
     ) -> dict[str, Any]:
-        """Return Milvus's words for a consistency. A process always sees its own writes."""
+        """Return Milvus's words for a consistency. A process always sees its own writes.
+
+        Raises:
+            MilvusException: the collection is being loaded. What is read of it first, and first
+                after a failure, waits: no server promises to answer from all of it before.
+        """
+        if self._loaded.get(collection) != self._breaks:
+            breaks, state = self._breaks, client.get_load_state(collection, timeout=TRY_SECONDS)
+            if state["state"] in (LoadState.Loading, LoadState.NotLoad):
+                raise MilvusException(message=f"{collection} is being loaded: {state}")
+            self._loaded[collection] = breaks
         block = None if consistency else _block.get()
         own = block.consistency if block else None
         level = consistency or own or self.address.consistency

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from attend.collection.versions import Version
+from attend.core.errors import Conflict
 from attend.core.settings import Settings
 from attend.engines.engine import Finding, OpenedCollection
 from attend.projection import identity
@@ -75,27 +76,31 @@ class Milvus:
         uuid = secrets.token_hex(6)
         cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
         projection = identity(settings.dimension, normalize=cosine_of_raw)
-        widths = {RAW: settings.dimension}
-        layouts: dict[str, tuple[int, bool]] = {}
         first = Version(1, projection.form_for(settings.scorer))
-        if first.layout != RAW:
-            widths[first.layout], layouts[first.layout] = first.width, (1, True)
+        widths = {RAW: settings.dimension, first.layout: first.width}
+        layouts = {layout: (1, True) for layout in widths if layout != RAW}
         fields = {documents_table(self._client, uuid).name: DOCUMENTS}
         for layout, width in widths.items():
             fields[keys_table(self._client, uuid, layout).name] = key_fields(width)
-        with ThreadPoolExecutor() as together:  # a table takes seconds, most of which are waiting
-            make = partial(make_table, self._client, shards=SHARDS)
-            list(together.map(make, fields, fields.values()))
         body = version_body(projection.kind, projection.fingerprint, {}, {}, {})
-        self._registry.add_version(uuid, 1, body, projection.to_bytes())
-        self._registry.put_record(Known(name, uuid, settings.stored(), (1,), layouts, SHARDS))
+        with self._registry.changing(name), reading("strong"):
+            if self._registry.known(name, fresh=True) is not None:
+                return  # another process was first
+            if self._registry.target(name) is not None:
+                raise Conflict(f"{name!r} has become an alias meanwhile; choose another name.")
+            with ThreadPoolExecutor() as together:  # a table takes seconds, most of it waiting
+                make = partial(make_table, self._client, shards=SHARDS)
+                list(together.map(make, fields, fields.values()))
+            self._registry.add_version(uuid, 1, body, projection.to_bytes())
+            self._registry.put_record(Known(name, uuid, settings.stored(), (1,), layouts, SHARDS))
 
     def drop(self, name: str) -> None:
         """Delete the record first: tables that are left behind then belong to no collection."""
-        record = self._registry.known(name, fresh=True)
-        if record is None:
-            return
-        self._registry.forget(record)
+        with self._registry.changing(name):
+            record = self._registry.known(name, fresh=True)
+            if record is None:
+                return
+            self._registry.forget(record)
         for table in (
             documents_table(self._client, record.uuid),
             examples_table(self._client, record.uuid),

@@ -25,7 +25,7 @@ from attend.core.types import Float32, Int64, Json, OnStage
 from attend.keys.vectors import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
 from attend_milvus.client import Table, reading
 from attend_milvus.server import MESSAGE_BYTES
-from attend_milvus.tables import HNSW, Lease, Tables, key_fields, make_table
+from attend_milvus.tables import FLAT, HNSW, KeyIndex, Known, Lease, Tables, key_fields, make_table
 from attend_milvus.writing import projected
 
 log = logging.getLogger("attend")
@@ -221,12 +221,8 @@ class Graphs:
     def _make(self, version: Version, on_stage: OnStage) -> None:
         started, record = time.monotonic(), self._tables.known(fresh=True)
         tables, settings = self._tables, Settings.of(record.settings)
-        recall, fields = settings.recall, key_fields(version.width)
-
-        def make(name: str) -> None:
-            make_table(tables.client, name, fields, record.shards, HNSW)
-
-        fill(tables, _layout(version), version, make, on_stage)
+        recall = settings.recall
+        fill(tables, _layout(version), version, HNSW, on_stage)
         table = tables.keys(_layout(version))
         table.flush()
         _wait_for_index(table, on_stage)
@@ -307,7 +303,7 @@ def fill(
     tables: Tables,
     layout: str,
     version: Version,
-    make: Callable[[str], None],
+    by: KeyIndex = FLAT,
     on_stage: OnStage = lambda stage, done: None,
 ) -> None:
     """Write the keys of a version into the table of a layout, unless they are there.
@@ -315,29 +311,27 @@ def fill(
     Any process may fill one, or continue where one stopped.
 
     Args:
-        make: makes the table of a name, unless it is there.
+        by: the index of a new table.
         on_stage: gets the progress; what it raises interrupts.
     """
-    if tables.known(fresh=True).is_complete(layout):
+    record, table = tables.known(fresh=True), tables.keys(layout)
+    if record.is_complete(layout):
         return
-    make(tables.keys(layout).name)
-    is_listed = False
-    while not is_listed:
-        _record(tables, layout, version, False)
-        # Who writes reads the layouts after its raw keys are stored: whatever it stored before it
-        # could know of this one is read here.
-        _write(tables, tables.keys(layout), version, on_stage)
-        # Another process may have changed the record at the same moment.
-        is_listed = layout in tables.known(fresh=True).layouts
-    _record(tables, layout, version, True)
+    make_table(tables.client, table.name, key_fields(version.width), record.shards, by)
 
+    def mark(complete: bool) -> None:
+        def listed(record: Known) -> Known:
+            is_complete = complete or record.is_complete(layout)  # by another process, meanwhile
+            layouts = {**record.layouts, layout: (version.number, is_complete)}
+            return replace(record, layouts=layouts)
 
-def _record(tables: Tables, layout: str, version: Version, complete: bool) -> None:
-    tables.change(
-        lambda record: replace(
-            record, layouts={**record.layouts, layout: (version.number, complete)}
-        )
-    )
+        tables.change(listed)
+
+    mark(False)
+    # Who writes reads the layouts after its raw keys are stored: whatever it stored before it could
+    # know of this one is read here.
+    _write(tables, table, version, on_stage)
+    mark(True)
 
 
 def _write(tables: Tables, table: Table, version: Version, on_stage: OnStage) -> None:

@@ -349,10 +349,6 @@ def _check(options: SearchOptions) -> None:
             f"attend to at most {MAX_ATTENDED:,}",
             field="attend",
         )
-    if options.decode:
-        CAPABILITIES.check("attend_all", field="decode")
-    for name in ("lexical", "memory"):
-        if getattr(options, name):
-            CAPABILITIES.check(name, field=name)
-    if options.facets is not None:
-        CAPABILITIES.check("facets", field="facets")
+    for field in ("decode", "lexical", "memory", "facets"):
+        if getattr(options, field) not in (None, False):
+            CAPABILITIES.check("attend_all" if field == "decode" else field, field=field)

@@ -38,23 +38,14 @@ REFUSALS = {
         "search by documents ({'ids': […]}), or use a data folder",
     ),
     "examples": ("Examples", "keep them in a data folder"),
-    "memory": (
-        "Queries moved by feedback (memory)",
-        "train from it, or use a data folder",
-    ),
+    "memory": ("Queries moved by feedback (memory)", "train from it, or use a data folder"),
     "train": (
         "Trainings of anything but matrices for rankings",
         "train with parts ['matrices'], or in a data folder",
     ),
     "jobs": ("Jobs", "train in a data folder, and import its projection"),
-    "reindex": (
-        "Changes of the encoder",
-        "build another collection, and point an alias at it",
-    ),
-    "foreign": (
-        "Foreign queries before a training",
-        "train, or use a data folder",
-    ),
+    "reindex": ("Changes of the encoder", "build another collection, and point an alias at it"),
+    "foreign": ("Foreign queries before a training", "train, or use a data folder"),
     "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
 }
 

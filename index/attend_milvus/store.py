@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import pairwise
 from typing import Any, Unpack
 
@@ -57,7 +56,6 @@ from attend_milvus.tables import (
     Tables,
     example_fields,
     hashed,
-    key_fields,
     make_table,
     row_of,
 )
@@ -88,7 +86,6 @@ class RemoteStore(CollectionStore):
         self._tables, self._scorer = tables, scorer
         self.graphs = Graphs(tables, lambda: self.examples().embeddings)
         self._versions: dict[int, Version] = {}  # a version never changes
-        self._adding = threading.Lock()
         self._writer = Writer(tables, self.version_of)
         self._planned = threading.local()
         self._wrote = 0
@@ -461,15 +458,14 @@ class RemoteStore(CollectionStore):
                 "Versions that move single keys, or that answer anything but searches,",
                 "store matrices and their tuning alone, or use a data folder",
             )
-        registry, uuid = self._tables.registry, self._tables.uuid
-        with self._adding:
+        registry, uuid, replaced = self._tables.registry, self._tables.uuid, details.get("replaces")
+        with registry.changing(self._tables.name), reading("strong"):
             number = max(registry.versions(uuid), default=0) + 1
             body = version_body(kind, fingerprint, note, tuning, details.get("report") or {})
             registry.add_version(uuid, number, body, weights)
+            if replaced is not None and replaced not in self._tables.known(fresh=True).active:
+                registry.drop_version(uuid, replaced)
         self.put_settings(details.get("settings", {}))
-        replaced = details.get("replaces")
-        if replaced is not None and replaced not in self._tables.known(fresh=True).active:
-            registry.drop_version(uuid, replaced)
         if details.get("activate"):
             self.activate_projection(number)
         return number
@@ -477,9 +473,15 @@ class RemoteStore(CollectionStore):
     def activate_projection(
         self, version: int, expected: int | None = None, **details: Unpack[VersionDetails]
     ) -> None:
+        def activated(record: Known) -> Known:
+            self.version(version)  # another process may have dropped it
+            check_active(record.version, expected, version)
+            is_active = version == record.version
+            return record if is_active else replace(record, active=(*record.active, version))
+
         self.prepare(version)
         self.graphs.attempt(self.version_of(version))
-        self._tables.change(partial(_activated, number=version, expected=expected))
+        self._tables.change(activated)
         self.put_settings(details.get("settings", {}))
         if report := details.get(
             "report"
@@ -494,13 +496,8 @@ class RemoteStore(CollectionStore):
 
     def prepare(self, number: int) -> None:
         """Write the keys of a version, where they are others than those there are."""
-        version, tables = self.version_of(number), self._tables
-        fields = key_fields(version.width)
-
-        def make(name: str) -> None:
-            make_table(tables.client, name, fields, tables.known().shards)
-
-        fill(tables, version.layout, version, make)
+        version = self.version_of(number)
+        fill(self._tables, version.layout, version)
 
 
 def _row(question: Question, example: NewExample, head: Head) -> Row:
@@ -540,11 +537,6 @@ def version_body(
         "tuning": dict(tuning),
         "report": dict(report),
     }
-
-
-def _activated(record: Known, number: int, expected: int | None) -> Known:
-    check_active(record.version, expected, number)
-    return record if number == record.version else replace(record, active=(*record.active, number))
 
 
 def _rolled_back(record: Known) -> Known:

@@ -18,22 +18,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from attend.api.base import Consistency
-from attend.core.errors import Conflict, UnknownProjection
+from attend.core.errors import Conflict, Unavailable, UnknownProjection
 from attend.core.types import Float32
 from attend.engines.engine import name_taken
 from attend.store import StoredDocument
-from attend_milvus.client import LOOKED_AGAIN, Client, DataType, Row, Table, both
+from attend_milvus.client import LOOKED_AGAIN, Client, DataType, Row, Table, both, reading
 from attend_milvus.server import MAX_TEXT_BYTES, MESSAGE_BYTES
 
 RAW = "raw"
@@ -201,7 +202,7 @@ class Registry:
         self._known: dict[str, tuple[float, Known]] = {}
         self._is_made = False
         self._making = threading.Lock()
-        self.changing = threading.Lock()
+        self._changing = threading.Lock()
 
     # -- collections ------------------------------------------------------------------------
 
@@ -227,6 +228,20 @@ class Registry:
         self._known[name] = time.monotonic(), record
         return record
 
+    @contextmanager
+    def changing(self, name: str) -> Iterator[None]:
+        """Let nobody else, in this process or another, change what has a name within the block.
+
+        Raises:
+            Unavailable: others are at it for too long.
+        """
+        end = time.monotonic() + 2 * LEASE_SECONDS
+        with self._changing, Lease(self, f"name/{hashed('name', name)}") as lease:
+            while not lease.take():
+                if time.monotonic() > end:
+                    raise Unavailable(f"Other processes are changing {name!r}; ask again later.")
+            yield
+
     def put_record(self, record: Known) -> None:
         self._put({f"collection/{record.name}": record.body()})
         self._known[record.name] = time.monotonic(), record
@@ -235,7 +250,7 @@ class Registry:
         """Remove a collection with its versions; its tables are another's to drop."""
         self._known.pop(record.name, None)
         rest = [*self._like(f"version/{record.uuid}/"), *self._like(f"weights/{record.uuid}/")]
-        self._rows.delete([f"collection/{record.name}", f"claim/{record.uuid}", *rest])
+        self._rows.delete([f"collection/{record.name}", *rest])
 
     # -- versions ---------------------------------------------------------------------------
 
@@ -301,9 +316,10 @@ class Registry:
 
     def put(self, name: str, collection: str) -> None:
         """Let an alias lead to a collection. Raise CollectionExists where one has its name."""
-        if self.known(name) is not None:
-            raise name_taken(name)
-        self._put({f"alias/{name}": collection})
+        with self.changing(name):
+            if self.known(name, fresh=True) is not None:
+                raise name_taken(name)
+            self._put({f"alias/{name}": collection})
 
     def remove(self, name: str) -> bool:
         """Delete an alias, and return whether there was one; its collection stays."""
@@ -311,20 +327,6 @@ class Registry:
         if is_there:
             self._rows.delete([f"alias/{name}"])
         return is_there
-
-    # -- leases -----------------------------------------------------------------------------
-
-    def lease(self, uuid: str) -> tuple[str, float]:
-        """Return the holder of a collection's lease ("": nobody), and its end by the clock."""
-        body = self._one(f"claim/{uuid}", "strong")
-        holder, until = json.loads(body) if body else ("", 0.0)
-        return holder, until
-
-    def put_lease(self, uuid: str, holder: str, until: float) -> None:
-        self._put({f"claim/{uuid}": json.dumps([holder, until])})
-
-    def release(self, uuid: str) -> None:
-        self._rows.delete([f"claim/{uuid}"])
 
     # -- the table --------------------------------------------------------------------------
 
@@ -355,33 +357,40 @@ class Registry:
 LEASE_SECONDS = 120.0
 """After which the work of a process that says nothing of it is anybody's; by their clocks."""
 
-SETTLED_SECONDS = 0.5
-"""Two that claim at the same moment have both written by then, and read who was last."""
+MET_SECONDS = 1.0
+"""At most, drawn by chance: the pause of those who claimed at the same moment."""
 
 
 class Lease(AbstractContextManager["Lease"]):
-    """A claim to a piece of work, held from `take` until the `with` is left."""
+    """A claim to a piece of work, held from `take` until the `with` is left.
 
-    def __init__(self, registry: Registry, name: str) -> None:
+    Milvus cannot compare and set. So each who claims inserts a row of its own, and then reads
+    those of all: who is alone has the lease, because all who come later see its row.
+    """
+
+    def __init__(self, registry: Registry, work: str) -> None:
         self._registry = registry
-        self._name = name
-        self._holder = secrets.token_hex(8)
+        self._prefix = f"claim/{work}/"
+        self._claims: list[str] = []
         self._renewed = 0.0
 
-    def __exit__(self, *error: object) -> None:
-        if self._renewed:
-            self._registry.release(self._name)
+    def give_back(self, *error: object) -> None:
+        self._registry._rows.delete(self._claims)
+        self._claims.clear()
+
+    __exit__ = give_back
 
     def take(self) -> bool:
         """Try to take the lease. Return whether this holder has it."""
-        holder, until = self._registry.lease(self._name)
-        if holder not in ("", self._holder) and until > time.time():
-            return False
         self._renew()
-        time.sleep(SETTLED_SECONDS)
-        mine = self._registry.lease(self._name)[0] == self._holder
-        self._renewed = self._renewed if mine else 0.0
-        return mine
+        claims = self._registry._like(self._prefix, "strong")
+        expired = [claim for claim, until in claims.items() if float(until) < time.time()]
+        self._registry._rows.delete(expired)
+        if set(claims) <= {*expired, *self._claims}:
+            return True
+        self.give_back()
+        time.sleep(random.uniform(0, MET_SECONDS))
+        return False
 
     def keep(self) -> None:
         """Renew the lease when it is time; its holder calls this again and again."""
@@ -389,7 +398,13 @@ class Lease(AbstractContextManager["Lease"]):
             self._renew()
 
     def _renew(self) -> None:
-        self._registry.put_lease(self._name, self._holder, time.time() + LEASE_SECONDS)
+        # By another row: one that is replaced is gone for a moment.
+        self._claims.append(f"{self._prefix}{secrets.token_hex(8)}")
+        # Between two renewals a holder makes few calls that may need patience.
+        seconds = LEASE_SECONDS + 4 * self._registry._client.address.patience
+        self._registry._put({self._claims[-1]: str(time.time() + seconds)})
+        self._registry._rows.delete(self._claims[:-1])
+        del self._claims[:-1]
         self._renewed = time.monotonic()
 
 
@@ -469,9 +484,8 @@ class Tables:
         return record
 
     def change(self, change: Callable[[Known], Known]) -> Known:
-        """Change the record for every process. Of two changes by different processes at the same
-        moment one may be lost."""
-        with self.registry.changing:
+        """Change the record for every process, one change after another."""
+        with self.registry.changing(self.name), reading("strong"):
             record = change(self.known(fresh=True))
             self.registry.put_record(record)
             return record

@@ -6,9 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pymilvus import MilvusClient
+from pymilvus.client.types import LoadState
+from pymilvus.exceptions import MilvusException
 
+from attend import Data
+from attend.core.errors import Unavailable
 from tests.milvus.load import PATH, WIDTH, Load, check_all, prepare
 from tests.milvus.server import MilvusServer, wait_until
 from tests.soak.client import Client, Server
@@ -77,3 +83,40 @@ def test_a_killed_server_loses_nothing_and_answers_nothing_wrong(
     assert all(": 503 " in each for each in load.told.refused), load.told.refused
     for each in replicas:
         check_all(each.address, load.told)
+
+
+def test_after_a_failure_nothing_answers_before_all_is_loaded(
+    milvus_server: MilvusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a server that would answer from what it has loaded by then."""
+    data = Data(f"{milvus_server.engine}/loading?patience=3")
+    collection = data.create("loading", dimension=WIDTH)
+    collection.upsert([{"id": "d", "vector": FIRST}])
+    assert collection.search(FIRST).hits[0].id == "d"
+    events: list[str] = []
+    states = [LoadState.Loading, LoadState.NotLoad, LoadState.Loaded]
+
+    def state(client: MilvusClient, name: str, **options: Any) -> dict[str, LoadState]:
+        events.append(str(states[0]))
+        return {"state": states.pop(0) if len(states) > 1 else states[0]}
+
+    def search(client: MilvusClient, *args: Any, **options: Any) -> Any:
+        events.append("search")
+        if len(events) == 2:
+            raise MilvusException(message="a node is gone")
+        return real(client, *args, **options)
+
+    real = MilvusClient.search
+    monkeypatch.setattr(MilvusClient, "get_load_state", state)
+    monkeypatch.setattr(MilvusClient, "search", search)
+    assert collection.search(FIRST).hits[0].id == "d"
+    assert events == ["search"]  # nothing failed: nothing more is asked
+    assert collection.search(FIRST).hits[0].id == "d"
+    assert events[1:6] == ["search", "Loading", "NotLoad", "Loaded", "search"]
+    states[0], events[1:] = LoadState.Loading, []
+    with pytest.raises(Unavailable, match="is being loaded"):
+        collection.search(FIRST)
+    assert events.count("search") == 2
+    monkeypatch.undo()
+    data.drop("loading")
+    data.close()
