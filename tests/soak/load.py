@@ -6,6 +6,7 @@ import http.client
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ BULK = 5500
 
 SIZE = 40
 """Documents of a small write, at most."""
+
+SEARCH, SMALL, LARGE = KINDS = "search", "small write", "large write"
+"""The requests that are timed; small writes have up to `SIZE` documents, or delete by filter."""
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 
@@ -94,14 +98,12 @@ class Worker(threading.Thread):
         self.stop = stop
         self.steps = 0
         self.error: BaseException | None = None
-        self.slowest = 0.0
+        self.seconds: dict[str, list[float]] = defaultdict(list)  # of each kind of request
 
     def run(self) -> None:
         try:
             while not self.stop.is_set():
-                began = time.monotonic()
                 self.step()
-                self.slowest = max(self.slowest, time.monotonic() - began)
                 self.steps += 1
         except GONE as error:
             # While nobody stops it, a server that does not answer is an error as any other.
@@ -113,6 +115,13 @@ class Worker(threading.Thread):
 
     def step(self) -> None:
         raise NotImplementedError
+
+    def ask(self, kind: str, method: str, path: str, body: Any) -> Any:
+        """Send a request, and note under its kind how long its answer took."""
+        began = time.monotonic()
+        answer = self.client.ask(method, path, body)
+        self.seconds[kind].append(time.monotonic() - began)
+        return answer
 
 
 class Reader(Worker):
@@ -137,7 +146,7 @@ class Reader(Worker):
             body["filter"] = {"shelf": shelf}
         world.oracle.look(self)
         try:
-            answer = self.client.ask("POST", f"{world.path}/search", body)
+            answer = self.ask(SEARCH, "POST", f"{world.path}/search", body)
             world.oracle.check(self, asked, answer)
         finally:
             world.oracle.look_away(self)
@@ -235,7 +244,8 @@ class Writer(Worker):
     ) -> Any:
         world.oracle.begin(self.number, changes)
         try:
-            answer = self.client.ask(method, f"{world.path}{path}", body)
+            kind = LARGE if len(changes) >= BULK else SMALL
+            answer = self.ask(kind, method, f"{world.path}{path}", body)
         except Refusal:
             world.oracle.forget(self.number)
             raise
