@@ -1,10 +1,7 @@
 """The encoder's own way through a BERT model on the processor: tokens, forward pass, pooling.
 
-Three things cost the plain pass time on a CPU, measured on all-MiniLM-L6-v2 in bfloat16:
-every linear layer reorders its weights for oneDNN on each call; tokens of padding are
-multiplied like any others; and torch's fused attention kernel, built for memory and not for
-short sequences, takes half as long again as two batched products and a softmax that stay in
-the cache. Undoing the three embeds a fifth more documents a second (55 against 46).
+Two things cost the plain pass time on a CPU: every linear layer reorders its weights for oneDNN on
+each call, and tokens of padding are multiplied like any others.
 
 The library also prepares each call in Python: for a short query that takes as long again as the
 model, and holds the interpreter meanwhile. `DirectEncoder` goes from the tokenizer to the forward
@@ -50,27 +47,13 @@ TRIAL = ["", "A short text.", "One that is longer, so that a batch of them needs
 AGREEMENT = 0.999
 """The least cosine between a trial text's two embeddings; bfloat16 alone costs 0.0001."""
 
-CELLS_AT_ONCE = 2**20
-"""Attention scores of one step, 2 MiB in bfloat16: beyond that they leave the cache."""
-
 PACKED_FOR_TOKENS = 4096
 """The number of rows oneDNN lays the weights out for; others work, from the same layout."""
 
-MOST_WASTE = 2**16
-"""Scores of padding that one step may hold. They cost what the operators of a step of its own
-would, each of which also has to win the interpreter back from whoever took it meanwhile."""
-
-FLOAT_LENGTH = 64
-"""Up to this many tokens the softmax is float32: over rows that fill no whole register torch takes
-three times as long in bfloat16, more than the conversion there and back."""
-
-FLOAT_CELLS = 2**16
-"""Up to this number of scores all of attention is float32: oneDNN prepares a product in bfloat16
-for each new shape. Attention takes 1.0 ms of a lone query's 8 by this, and took 2.0 of 9."""
-
 ROWS_TOGETHER = 8
-"""The number of rows of a small call is filled up to a multiple of these, so that the operators of
-one serve the next: preparing four of them takes 1.6 ms, and a lone query's products 3 to 5."""
+"""The number of rows of a call is filled up to a multiple of these, and of a 32nd to a 64th of it,
+so that the operators of one serve the next: preparing four of them takes 1 ms for 24 rows and 18
+for 1,903, whose products take 60."""
 
 LEVELS = 127
 """The largest int8 that has its negative."""
@@ -81,39 +64,13 @@ SMALLEST = 1e-6
 ROWS_IN_CACHE = 512
 """Rows of a quantised product that go through its operators together: 3 MiB as int32."""
 
-SMALL = 128
-"""Rows up to which a call is small: beyond, filling up costs what it saves."""
-
-
-class Padding(NamedTuple):
-    """Sequences of unequal lengths side by side, the longest of `length` tokens.
-
-    Attributes:
-        gather: (many * length,) each place's row, from the step's first on; 0 for padding.
-        filled: (rows,) the places that are no padding, in the order of the rows.
-        bias: (many, 1, 1, length) what is added to scores: -inf where a place is padding.
-    """
-
-    gather: Tensor
-    filled: Tensor
-    bias: Tensor
-
 
 class Step(NamedTuple):
-    """Neighbouring sequences that attention takes together.
-
-    Attributes:
-        start: the first one's first row.
-        rows: of all of them.
-        length: of the longest, in tokens.
-        padding: None where all are as long.
-    """
+    """Neighbouring sequences of one length in tokens, from the row `start` on."""
 
     start: int
-    rows: int
     many: int
     length: int
-    padding: Padding | None = None
 
 
 class Linear:
@@ -260,64 +217,26 @@ def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
     width = projected.shape[1] // 3
     per_head = width // heads
     out = projected.new_empty(projected.shape[0], width)
-    out[steps[-1].start + steps[-1].rows :] = 0
-    for start, count, many, length, padding in steps:
-        block = projected[start : start + count]
-        if padding is not None:
-            block = torch.index_select(block, 0, padding.gather)
-        split = block.view(many, length, 3, heads, per_head).permute(2, 0, 3, 1, 4)
-        if many * heads * length**2 <= FLOAT_CELLS and split.dtype == torch.bfloat16:
-            split = split.float()
-        query, key, value = split.reshape(3, many * heads, length, per_head)
-        unused = query.new_empty(()).expand(many * heads, length, length)  # beta=0 never reads it
-        scores = torch.baddbmm(
-            unused, query, key.transpose(1, 2), beta=0, alpha=per_head**-0.5
-        )  # (many*heads, length, length)
-        if length <= FLOAT_LENGTH and scores.dtype == torch.bfloat16:
-            scores = scores.float()
-        if padding is not None:
-            scores.view(many, heads, length, length).add_(padding.bias)
-        mixed = torch.bmm(torch.softmax(scores, dim=-1).to(value.dtype), value)
-        by_sequence = mixed.view(many, heads, length, per_head).transpose(1, 2)
-        target = out[start : start + count]
-        if padding is None:
-            target.view(many, length, heads, per_head).copy_(by_sequence)
-        else:
-            target.copy_(torch.index_select(by_sequence.reshape(-1, width), 0, padding.filled))
+    end = 0
+    for start, many, length in steps:
+        end = start + many * length
+        split = projected[start:end].view(many, length, 3, heads, per_head)
+        # Over three times (many, heads, length, per_head).
+        mixed = nn.functional.scaled_dot_product_attention(*split.permute(2, 0, 3, 1, 4))
+        out[start:end].view(many, length, heads, per_head).copy_(mixed.transpose(1, 2))
+    out[end:] = 0
     return out
 
 
-def steps_of(lengths: Sequence[int], heads: int) -> list[Step]:
-    """Put neighbours together, while that wastes little and holds at most `CELLS_AT_ONCE` scores.
+def steps_of(lengths: Int64) -> list[Step]:
+    """Put neighbours of one length together; `lengths` (n,) ascend.
 
-    Args:
-        lengths: ascending.
-
-    >>> steps_of([3, 3, 500], heads=2)[0]
-    Step(start=0, rows=6, many=2, length=3, padding=None)
+    >>> steps_of(np.array([3, 3, 500]))
+    [Step(start=0, many=2, length=3), Step(start=6, many=1, length=500)]
     """
-    steps: list[Step] = []
-    start = first = used = 0
-    for place, length in enumerate(lengths):
-        cells = heads * (place + 1 - first) * length**2
-        used += heads * length**2
-        if place > first and (cells > CELLS_AT_ONCE or cells - used > MOST_WASTE):
-            steps.append(_step(start, lengths[first:place]))
-            start, first, used = start + steps[-1].rows, place, heads * length**2
-    return [*steps, _step(start, lengths[first:])]
-
-
-def _step(start: int, lengths: Sequence[int]) -> Step:
-    step = Step(start, sum(lengths), len(lengths), lengths[-1])
-    if lengths[0] == lengths[-1]:
-        return step
-    counts = torch.tensor(lengths)[:, None]
-    places = torch.arange(lengths[-1])
-    is_kept = places < counts  # (many, length)
-    index = torch.where(is_kept, counts.cumsum(dim=0) - counts + places, 0)
-    bias = torch.zeros(is_kept.shape).masked_fill_(~is_kept, -torch.inf)
-    padding = Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], bias[:, None, None])
-    return step._replace(padding=padding)
+    each, counts = np.unique(lengths, return_counts=True)
+    starts = np.cumsum(each * counts) - each * counts
+    return [Step(*step) for step in np.stack([starts, counts, each], axis=1).tolist()]
 
 
 @dataclass
@@ -397,9 +316,9 @@ class DirectEncoder:
             input_ids=torch.from_numpy(padded), token_type_ids=None
         )  # (n, s, d)
         rows: Tensor = embedded[torch.from_numpy(is_token)]
-        count, steps = len(rows), steps_of(lengths.tolist(), self.layers[0].heads)
-        if count <= SMALL:
-            rows = nn.functional.pad(rows, (0, 0, 0, -count % ROWS_TOGETHER))
+        count, steps = len(rows), steps_of(lengths)
+        together = max(ROWS_TOGETHER, 1 << count.bit_length() >> 6)
+        rows = nn.functional.pad(rows, (0, 0, 0, -count % together))
         for layer in self.layers:
             rows = layer(rows, steps)
         return order, lengths, rows[:count]
