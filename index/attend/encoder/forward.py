@@ -234,9 +234,9 @@ def steps_of(lengths: Int64) -> list[Step]:
     >>> steps_of(np.array([3, 3, 500]))
     [Step(start=0, many=2, length=3), Step(start=6, many=1, length=500)]
     """
-    each, counts = np.unique(lengths, return_counts=True)
-    starts = np.cumsum(each * counts) - each * counts
-    return [Step(*step) for step in np.stack([starts, counts, each], axis=1).tolist()]
+    distinct, counts = np.unique(lengths, return_counts=True)
+    starts = np.cumsum(distinct * counts) - distinct * counts
+    return [Step(*step) for step in np.stack([starts, counts, distinct], axis=1).tolist()]
 
 
 @dataclass
