@@ -22,6 +22,7 @@ from attend.store.filters import (
     ID,
     All,
     Among,
+    HasSubstring,
     HasWords,
     IsNull,
     Leaf,
@@ -113,7 +114,7 @@ def expression(predicate: Predicate, elements: int = 1) -> Expression:
         elements: how many of a list a range looks at.
 
     Raises:
-        Unsupported: the filter asks for words of a text.
+        Unsupported: the filter asks for words or a part of a text.
     """
     ranged = {
         leaf.field
@@ -142,7 +143,7 @@ def _written(node: Node, elements: int) -> str:
 
 def _leaf(leaf: Leaf, elements: int) -> str:
     match leaf:
-        case HasWords():
+        case HasWords() | HasSubstring():
             CAPABILITIES.check("match", field="filter")
             return NOTHING
         case IsNull(field):

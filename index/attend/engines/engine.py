@@ -36,7 +36,7 @@ class Capabilities:
         atomic_batches: a batch of documents is written whole or not at all; else document by
             document.
         lexical: words that a query and a document share can count.
-        match: filters can ask for words of a text.
+        match: filters can ask for words and parts of a text.
         attend_all: weights over all documents, matrices, mixtures and decoding, which read all.
         attend_most: the largest `attend`; None without a limit of the engine's own.
         any_scorer: scorers that an index does not support see all keys; else candidates only, and

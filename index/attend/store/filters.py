@@ -68,6 +68,17 @@ class HasWords(NamedTuple):
     words: Sequence[str]
 
 
+class HasSubstring(NamedTuple):
+    """An element of the field is a text that holds another, in small or capital letters.
+
+    Attributes:
+        text: case-folded, as `str.casefold` does.
+    """
+
+    field: str
+    text: str
+
+
 class All(NamedTuple):
     """Every part holds; true without any."""
 
@@ -86,7 +97,7 @@ class Not(NamedTuple):
     part: Node
 
 
-Leaf = IsNull | Among | Within | HasWords
+Leaf = IsNull | Among | Within | HasWords | HasSubstring
 Node = Leaf | All | Some | Not
 
 
@@ -215,8 +226,8 @@ def _field_condition(name: str, operand: Json) -> Node:
         )
     if not operators:
         raise _rejected(f"the condition on {name!r} is empty; known are {', '.join(names)}")
-    if name == TEXT and set(operators) != {"match"}:
-        raise _rejected(f"{TEXT} stands for all texts of a document and takes 'match' only")
+    if name == TEXT and not set(operators) <= {"match", "substring"}:
+        raise _rejected(f"{TEXT} stands for all texts of a document; it takes match and substring")
     parts = [_OPERATORS[key](name, operators[key]) for key in operators if key in _OPERATORS]
     bounds = [
         (_SIGNS[key], _bound(name, key, value)) for key, value in operators.items() if key in _SIGNS
@@ -279,6 +290,13 @@ def _starts(name: str, operand: Json) -> Node:
     return Within(name, [(">=", operand), *following])
 
 
+def _holds(name: str, operand: Json) -> Node:
+    if not isinstance(operand, str):
+        raise _rejected(f"'substring' on {name!r} takes text, but {_shown(operand)} was given")
+    _check_comparable(operand, name)
+    return HasSubstring(name, operand.casefold())
+
+
 def _matches(name: str, operand: Json) -> Node:
     if not isinstance(operand, str):
         raise _rejected(f"'match' on {name!r} takes text, but {_shown(operand)} was given")
@@ -333,6 +351,7 @@ _OPERATORS: dict[str, Callable[[str, Json], Node]] = {
     "exists": _exists,
     "prefix": _starts,
     "match": _matches,
+    "substring": _holds,
 }
 
 
@@ -375,6 +394,16 @@ def leaf_sql(leaf: Leaf) -> LeafSql:
             lookup = f"SELECT row FROM {{source}} WHERE {entry}"
             parameters = tuple(json.dumps(value) for _, value in bounds)
             return _any_element(field, scan), lookup, parameters
+        case HasSubstring(field, text):
+            holds = "instr(folded(CAST({value} AS BLOB)), CAST(json_extract(?, '$') AS BLOB)) > 0"
+            if field == TEXT:
+                element = holds.replace("{value}", "element.value")
+                scan = f"EXISTS (SELECT 1 FROM json_each(documents.fields) element WHERE {element})"
+                return scan, f"SELECT row FROM documents WHERE {scan}", (json.dumps(text),)
+            kind, element = kind_of("element.type"), holds.replace("{value}", "element.value")
+            entry = f"kind = {WORDS} AND {holds.replace('{value}', 'value')}"
+            scan = _any_element(field, f"{kind} = {WORDS} AND {element}")
+            return scan, f"SELECT row FROM {{source}} WHERE {entry}", (json.dumps(text),)
         case HasWords(field, words):
             matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
             query = " ".join(map(quoted, words))

@@ -173,6 +173,13 @@ def readable(text: str) -> str:
     return text.replace("\x00", " ")
 
 
+def folded(text: bytes | None) -> bytes | None:
+    """Return a text in one case; bytes, for it may have half of a surrogate pair."""
+    if text is None:
+        return None
+    return text.decode("utf-8", "surrogatepass").casefold().encode("utf-8", "surrogatepass")
+
+
 def register(connection: sqlite3.Connection) -> None:
     """Give a connection the function that triggers index texts by."""
     connection.create_function("document_text", 1, document_text, deterministic=True)

@@ -40,6 +40,7 @@ OPERATORS = st.one_of(
     st.tuples(st.just("all"), st.lists(SCALARS, min_size=1, max_size=3)),
     st.tuples(st.just("exists"), st.booleans()),
     st.tuples(st.just("prefix"), st.sampled_from(["", "a", "b'", "tr", "é", "😀", "\U0010ffff"])),
+    st.tuples(st.just("substring"), st.sampled_from(["", "A", "r", "É", "ß", "SS", "😀", "x"])),
     st.tuples(st.sampled_from(["gt", "gte", "lt", "lte"]), BOUNDS),
 )
 CONDITIONS = SCALARS | st.lists(OPERATORS, min_size=1, max_size=3).map(dict).filter(
@@ -87,8 +88,11 @@ def _compare(word: str, operand: Any, found: Any) -> bool:
         return not _among(found, [operand] if word == "ne" else operand)
     if word == "all":
         return all(_among(found, [each]) for each in operand)
+    texts = [each for each in _elements(found) if isinstance(each, str)]
+    if word == "substring":
+        return any(operand.casefold() in each.casefold() for each in texts)
     assert word == "prefix"
-    return any(isinstance(each, str) and each.startswith(operand) for each in _elements(found))
+    return any(each.startswith(operand) for each in texts)
 
 
 def _is_beyond(sign: str, element: Any, bound: Any) -> bool:
@@ -186,7 +190,7 @@ def test_any_number_meets_its_own_bounds(store, number):
         ({"": 1}, "empty parts"),
         ({"a\x00": 1}, "quotation marks"),
         ({"$nor": []}, "'$nor'"),
-        ({"a": {"like": "%"}}, "like"),
+        ({"a": {"like": "%"}}, "did you mean 'substring'"),
         ({"a": {}}, "is empty"),
         ({"a": {"in": "text"}}, '"text"'),
         ({"a": {"in": [[1]]}}, "text, numbers, booleans"),
@@ -197,9 +201,11 @@ def test_any_number_meets_its_own_bounds(store, number):
         ({"a": {"any": 3}}, "list of values was expected for 'a', but 3"),
         ({"a": {"prefix": 1}}, "takes text"),
         ({"a": {"match": 1}}, "takes text"),
+        ({"a": {"substring": ["x"]}}, "'substring' on 'a' takes text"),
+        ({"a": {"substring": "x\x00y"}}, "NUL"),
         ({"a": {"match": "!? -"}}, "none"),
         ({"@text": {"match": " ".join(f"w{at}" for at in range(65))}}, "65"),
-        ({"@text": "word"}, "'match' only"),
+        ({"@text": "word"}, "takes match and substring"),
         ({"a": {"gt": 1, "lt": "z"}}, "a number and a text"),
         ({"a": {"gt": True}}, "True"),
         ({"a": {"gt": None}}, "None"),

@@ -54,6 +54,19 @@ def test_a_match_has_every_word_in_the_named_text(store, texts, name, words, neg
     assert matching(store, {"$not": either} if negated else either) == expected
 
 
+def test_a_part_of_one_of_the_texts_is_found_in_any_case(store):
+    replace_all(
+        store,
+        [{"title": "A whale", "body": "Straße"}, {"body": "overWHALEming"}, {"body": "a wha"}],
+    )
+    assert matching(store, {"@text": {"substring": "Whale"}}) == ["d0", "d1"]
+    assert matching(store, {"@text": {"substring": "STRASSE"}}) == ["d0"]
+    assert matching(store, {"@text": {"substring": "whale Str"}}) == []  # two texts are not one
+    assert matching(store, {"$not": {"@text": {"substring": "ale"}}}) == ["d2"]
+    both = {"@text": {"match": "straße", "substring": "HAL"}}
+    assert matching(store, both) == ["d0"]
+
+
 def test_stems_case_and_accents_are_as_in_the_index(store):
     replace_all(store, [{"body": "Two WORDS, déjà-vu"}, {"body": "a word"}, {"title": "words"}])
     assert matching(store, {"@text": {"match": "word"}}) == ["d0", "d1", "d2"]
