@@ -400,9 +400,9 @@ def leaf_sql(leaf: Leaf) -> LeafSql:
                 element = holds.replace("{value}", "element.value")
                 scan = f"EXISTS (SELECT 1 FROM json_each(documents.fields) element WHERE {element})"
                 return scan, f"SELECT row FROM documents WHERE {scan}", (json.dumps(text),)
-            kind, element = kind_of("element.type"), holds.replace("{value}", "element.value")
+            element = f"{kind_of('element.type')} = {WORDS} AND {holds}"
+            scan = _any_element(field, element.replace("{value}", "element.value"))
             entry = f"kind = {WORDS} AND {holds.replace('{value}', 'value')}"
-            scan = _any_element(field, f"{kind} = {WORDS} AND {element}")
             return scan, f"SELECT row FROM {{source}} WHERE {entry}", (json.dumps(text),)
         case HasWords(field, words):
             matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
