@@ -51,7 +51,7 @@ TODAY: dict[str, int] = {
     "attend/recommend": 1040,
     "attend/search": 2487,
     "attend/source": 1665,
-    "attend/store": 3291,
+    "attend/store": 3292,
     "attend/write": 1486,
     "attend_milvus": 2074,
 }
