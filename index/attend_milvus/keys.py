@@ -15,7 +15,7 @@ from attend.collection.versions import Version, View
 from attend.core.arrays import KeyTable
 from attend.core.errors import InvalidRequest, Unsupported
 from attend.core.settings import Settings
-from attend.core.types import Float32, Int64, Json, OnStage
+from attend.core.types import Float32, Float64, Int64, Json, OnStage
 from attend.engines.engine import OnSettings, Selected, masked
 from attend.keys import Proposals
 from attend.keys.snapshot import EXTRA, OVERFETCH
@@ -89,6 +89,9 @@ class RemoteKeys:
         raise _reads_all()
 
     def sample(self, rows: Int64 | None, most: int) -> tuple[KeyTable, int]:
+        raise _reads_all()
+
+    def drawn(self, *_: object) -> tuple[KeyTable, Float64]:
         raise _reads_all()
 
     def promises(self, recall: float | None = None) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from attend.core.arrays import KeyTable
-from attend.core.types import Float32, Int64, Json
+from attend.core.types import Float32, Float64, Int64, Json
 
 
 class Proposals(NamedTuple):
@@ -20,7 +20,8 @@ class SearchableKeys(Protocol):
     """Keys under one projection in one state of a collection.
 
     `attend.keys.snapshot.Snapshot` documents the methods. An engine that reads only
-    candidates raises Unsupported in `rows`, `living`, `sample` and `blocks(None)`.
+    candidates raises Unsupported in `rows`, `living`, `sample`, `drawn` and
+    `blocks(None)`.
     """
 
     @property
@@ -53,3 +54,6 @@ class SearchableKeys(Protocol):
     def lookup(self, rows: Int64) -> KeyTable: ...
     def living(self, rows: Int64) -> Int64: ...
     def sample(self, rows: Int64 | None, most: int) -> tuple[KeyTable, int]: ...
+    def drawn(
+        self, queries: Float32, gates: Float64, rows: Int64 | None, most: int
+    ) -> tuple[KeyTable, Float64]: ...

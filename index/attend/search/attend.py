@@ -34,7 +34,6 @@ from attend.core.errors import LimitExceeded, WrongKeys
 from attend.core.settings import Settings
 from attend.core.types import Float64, Floats, Int64
 from attend.keys.segment import BLOCK_KEYS
-from attend.keys.snapshot import Snapshot
 from attend.search.queries import Queries, WordScores
 from attend.search.scoring import MAX_SCORES, NOTHING, AttentionOptions, Scoring, plan_of
 
@@ -197,10 +196,9 @@ def _proposed_by_parts(
     keep = _keep(scoring, options) if options.attend == "all" else options.attend
     masked = keys.living(scoring.masked)
     documents = keys.documents if rows is None else len(rows)
-    is_quantised = scoring.plan.indexed and keys.promises(recall) < 1
+    is_quantised = scoring.plan.indexed and keys.scans and keys.promises(recall) < 1
     fetch = max(PART_LEAST, int(PART_WIDER * keep / math.sqrt(mechanism.heads))) + len(masked)
-    is_costly = mechanism.heads * fetch * SCAN_SHARE >= documents
-    if is_costly or not (is_quantised and isinstance(keys, Snapshot)):
+    if not is_quantised or mechanism.heads * fetch * SCAN_SHARE >= documents:
         return []
     if recall is None and mechanism.heads >= MANY_PARTS:
         recall = PART_RECALL
