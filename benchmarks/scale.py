@@ -35,7 +35,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -47,6 +46,7 @@ import faiss
 import numpy as np
 from common import ROOT, data_set, json_lines, pairs, parser, progress, tell, timed
 from learning_sets import Workshop, ranking_set, taught, trained
+from scale_databases import DATABASES, NEAREST, SCALE, Contestant, Hits, Search, batches, value_of
 from scale_graphs import GRAPHS
 from threadpoolctl import threadpool_limits
 
@@ -63,7 +63,7 @@ from attend.keys.vectors import FETCHED, FlatVectors, IndexTarget, QuantisedVect
 from attend.measure.rankings import evaluate
 from attend.projection import Projection
 
-RECALL, NEAREST, WIDTH = 0.95, 10, 384
+RECALL, WIDTH = 0.95, 384
 ONE_BY_ONE = "queries_a_second_one_by_one"
 QUERIES = 1000
 NOISE = 0.02
@@ -382,21 +382,10 @@ def look_ups(collection: Collection, vectors: Float32) -> dict[str, Any]:
 # -- the whole path -------------------------------------------------------------------------------
 
 
-BATCH = 5000
 TUNING = 200
-SCALE = 20.0
 
 SLOW = 30
 """Queries are enough where each reads everything."""
-
-Hits = tuple[Sequence[int], Sequence[float], Sequence[float]]
-"""What the path ends in: positions, weights and values, the best first."""
-
-Search = Callable[[Float32], Hits]
-"""Of one query (d,)."""
-
-Contestant = tuple[Sequence[Any], Callable[[Any], Search]]
-"""Settings, the cheapest first, and a search with one of them: the first that finds enough."""
 
 
 def whole_path(
@@ -441,32 +430,16 @@ def _positions(search: Search, queries: Float32) -> Int64:
     return np.array([search(query)[0] for query in queries])
 
 
-def _weighed(positions: list[int], products: list[float], values: list[float]) -> Hits:
-    logits = SCALE * np.asarray(products)
-    shares = np.exp(logits - logits.max())
-    return positions, (shares / shares.sum()).tolist(), values
-
-
-def _value(position: int) -> float:
-    return float(position % 100)
-
-
-def _batches(vectors: Float32) -> Iterator[tuple[range, Float32]]:
-    for at in range(0, len(vectors), BATCH):
-        part = np.asarray(vectors[at : at + BATCH])
-        yield range(at, at + len(part)), part
-
-
 # -- the contestants ----------------------------------------------------------------------------
 
 
 def filled(data: Data, vectors: Float32) -> Collection:
     # At equal recall: 100,000 keys would otherwise be searched exactly, in ten times the time.
     collection = data.create("path", dimension=WIDTH, scorer="dot", exact_below=1)
-    for positions, part in _batches(vectors):
+    for positions, part in batches(vectors):
         rows = zip(positions, part.tolist(), strict=True)
         collection.write(
-            [Document(str(at), vectors={"v": vector}, value=_value(at)) for at, vector in rows]
+            [Document(str(at), vectors={"v": vector}, value=value_of(at)) for at, vector in rows]
         )
     collection.publish()
     return collection
@@ -483,104 +456,8 @@ def ours_on_path(folder: Path, vectors: Float32) -> Contestant:
     return [collection.info().index["type"]], lambda _: answer
 
 
-def chroma(folder: Path, vectors: Float32) -> Contestant:
-    held = _opened_chroma(folder)
-    for positions, part in _batches(vectors):
-        held.add(
-            ids=[str(at) for at in positions],
-            embeddings=part,
-            metadatas=[{"value": _value(at)} for at in positions],
-        )
+CONTESTANTS = {"ours": ours_on_path, **DATABASES}
 
-    def search(ef: int) -> Search:
-        held.modify(configuration={"hnsw": {"ef_search": ef}})
-        opened = _opened_chroma(folder)  # what is open goes on with the `ef_search` it began with
-
-        def answer(query: Float32) -> Hits:
-            found = opened.query(
-                query_embeddings=[query], n_results=NEAREST, include=["metadatas", "distances"]
-            )
-            products = [1 - distance for distance in found["distances"][0]]
-            values = [each["value"] for each in found["metadatas"][0]]
-            return _weighed([int(id) for id in found["ids"][0]], products, values)
-
-        return answer
-
-    return [20, 40, 60, 80, 100, 140, 200, 300, 500], search
-
-
-def _opened_chroma(folder: Path) -> Any:
-    import chromadb
-    from chromadb.api.shared_system_client import SharedSystemClient
-
-    SharedSystemClient.clear_system_cache()  # which would give the client that is open
-    settings = chromadb.Settings(anonymized_telemetry=False)
-    client = chromadb.PersistentClient(str(folder / "chroma"), settings=settings)
-    options = {"embedding_function": None, "configuration": {"hnsw": {"space": "ip"}}}
-    return client.get_or_create_collection("path", **options)
-
-
-EFFORTS = ((5, 5), (10, 5), (10, 10), (20, 10), (30, 10), (30, 20), (50, 20), (80, 30), (150, 50))
-"""Of LanceDB: lists that are read, and how many times ten are scored again by the vectors."""
-
-
-def lancedb(folder: Path, vectors: Float32) -> Contestant:
-    import lancedb as peer
-    import pyarrow as pa
-
-    kinds = pa.schema(
-        [("id", pa.int64()), ("value", pa.float64()), ("vector", pa.list_(pa.float32(), WIDTH))]
-    )
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for positions, part in _batches(vectors):
-            rows = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), WIDTH)
-            values = pa.array([_value(at) for at in positions])
-            yield pa.RecordBatch.from_arrays([pa.array(positions), values, rows], schema=kinds)
-
-    table: Any = peer.connect(str(folder / "lance")).create_table("path", batches(), schema=kinds)
-    lists = max(16, int(np.sqrt(len(vectors))))
-    table.create_index("dot", num_partitions=lists, num_sub_vectors=WIDTH // 8)
-
-    def search(effort: tuple[int, int]) -> Search:
-        probes, refined = effort
-
-        def answer(query: Float32) -> Hits:
-            asked = table.search(query).distance_type("dot").limit(NEAREST)
-            found = (
-                asked.nprobes(probes).refine_factor(refined).select(["id", "value", "_distance"])
-            )
-            rows = found.to_arrow()
-            products = [1 - distance for distance in rows["_distance"].to_pylist()]
-            return _weighed(rows["id"].to_pylist(), products, rows["value"].to_pylist())
-
-        return answer
-
-    return EFFORTS, search
-
-
-def qdrant(folder: Path, vectors: Float32) -> Contestant:
-    from qdrant_client import QdrantClient, models
-
-    warnings.filterwarnings("ignore", message="Local mode is not recommended")
-    client = QdrantClient(":memory:")
-    kind = models.VectorParams(size=WIDTH, distance=models.Distance.DOT)
-    client.create_collection("path", vectors_config=kind)
-    for positions, part in _batches(vectors):
-        payloads = [{"value": _value(at)} for at in positions]
-        batch = models.Batch(ids=list(positions), vectors=part.tolist(), payloads=payloads)
-        client.upsert("path", batch)
-
-    def answer(query: Float32) -> Hits:
-        found = client.query_points("path", query=query.tolist(), limit=NEAREST).points
-        products = [point.score for point in found]
-        values = [(point.payload or {})["value"] for point in found]
-        return _weighed([point.id for point in found], products, values)
-
-    return ["exact"], lambda _: answer
-
-
-CONTESTANTS = {"ours": ours_on_path, "lancedb": lancedb, "qdrant": qdrant, "chroma": chroma}
 
 # -- the recall that is promised ------------------------------------------------------------------
 
