@@ -56,6 +56,27 @@ def test_k_and_offset_list_and_do_not_weigh(vectors: Collection, made: Mapping[s
     )
 
 
+def test_diversity_reorders_by_the_likeness_of_the_keys(
+    vectors: Collection, made: Mapping[str, Drawn]
+) -> None:
+    """Maximal marginal relevance as a plain loop over the means of keys."""
+    whole = vectors.search(query(3), k=20, attend=20)
+    scores = np.array([hit.score for hit in whole.hits])
+    relevance = (scores - scores.min()) / np.ptp(scores)
+    means = np.array([made[hit.id].keys.astype(np.float64).mean(axis=0) for hit in whole.hits])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    order: list[int] = []
+    for _ in range(8):
+        likeness = (means @ means[order].T).max(axis=1) if order else np.zeros(20)
+        gains = 0.4 * relevance - 0.6 * likeness
+        gains[order] = -np.inf
+        order.append(int(np.argmax(gains)))
+    answer = vectors.search(query(3), k=8, attend=20, diversity=0.6)
+    assert [hit.id for hit in answer.hits] == [whole.hits[place].id for place in order]
+    assert order != list(range(8))
+    assert answer.answer == whole.answer
+
+
 @pytest.mark.parametrize("colour", ["red", "blue", "green", "none"])
 def test_a_filtered_search_attends_to_all_that_pass(
     vectors: Collection, made: Mapping[str, Drawn], colour: str

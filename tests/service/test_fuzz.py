@@ -123,7 +123,7 @@ SEARCH = {
     "k": 2, "offset": 0, "attend": 3, "filter": {"$or": [{"year": {"gte": 1800, "lt": 1900}}]},
     "mask": {"exclude": ["whale"], "only": None}, "mode": "soft", "value": "@id", "pool": "sum",
     "temperature": 0.7, "scorer": "cosine", "scale": 3.0, "heads": [1.0], "lexical": 0.5,
-    "min_confidence": 0.1, "decode": True, "min_score": -3.5, "group_by": "year",
+    "min_confidence": 0.1, "decode": True, "min_score": -3.5, "group_by": "year", "diversity": 0.3,
     "fields": ["year"], "facets": ["year", "@value"], "highlight": True, "explain": True,
 }  # fmt: skip
 """Every option at once."""

@@ -44,6 +44,8 @@ MAX_ROW = 2**63 - 1
 MAX_TEXT = 1_000_000
 MAX_WIDTH = 65_536
 MAX_DETAILS = 100
+MAX_DIVERSE = 1000
+"""Documents that diversity orders: each is compared with all before it."""
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 
 Consistency = Literal["bounded", "strong"]
@@ -100,6 +102,9 @@ Filter = Annotated[
 AttendSize = Annotated[
     Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(_attend_size)
 ]
+
+
+Diversity = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 
 def _names(include: object) -> object:
@@ -246,6 +251,16 @@ def check_page(listed: int, attend: int | Literal["all"]) -> None:
             "k",
             f"k + offset is {listed}, but only {attend} documents are attended; lower k or raise "
             f"attend",
+        )
+
+
+def check_diverse(diversity: float, listed: int) -> None:
+    """Raise WrongField where diversity would order more places than it may."""
+    if diversity and listed > MAX_DIVERSE:
+        raise WrongField(
+            "diversity",
+            f"k + offset is {listed}, but diversity reorders at most {MAX_DIVERSE} places; "
+            f"lower k, or leave out diversity",
         )
 
 

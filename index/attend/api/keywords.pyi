@@ -27,6 +27,7 @@ class SearchKeywords(TypedDict, total=False):
     cursor: str | None
     min_score: float | None
     group_by: str | None
+    diversity: float
     fields: Sequence[str] | None
     include: Sequence[Literal["text", "passage"]] | None
     facets: Sequence[str] | None

@@ -28,6 +28,7 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
         "min_confidence": "confidence confidence_threshold",
         "lexical": "hybrid bm25 alpha keyword keywords sparse sparse_vector",
         "rerank": "reranker rerank_k rescore num_candidates",
+        "diversity": "mmr lambda_mult mmr_lambda",
         "group_by": "group collapse group_field",
         "facets": "aggs aggregations facet",
         "highlight": "highlighting highlights",

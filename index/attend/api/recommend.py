@@ -20,9 +20,6 @@ MAX_EXAMPLES = 1000
 
 MAX_TARGETS = 256
 
-MAX_DIVERSE = 1000
-"""Places that diversity may reorder: each is compared with all before it."""
-
 OF_LISTS = (
     *("k", "offset", "attend", "filter", "exclude_seen", "liked_from", "diversity", "reserve"),
     *("fields", "include", "recall", "title"),
@@ -141,7 +138,7 @@ class RecommendRequest(base.Request):
     """Unknown ids: refuse the request, or skip them. `missing` lists them."""
     half_life: FiniteFloat | None = Field(None, gt=0, le=HALF_LIFE)
     """Days after which a document of the history counts half; by `time`."""
-    diversity: FiniteFloat = Field(0.0, ge=0, le=1)
+    diversity: base.Diversity = 0.0
     """0 ranks by score alone, 1 by the difference to the documents before: one minus the λ of
     maximal marginal relevance."""
     reserve: FiniteFloat = Field(0.0, ge=0, le=1)
@@ -171,12 +168,7 @@ class RecommendRequest(base.Request):
                 )
         listed = self.k + self.offset
         base.check_page(listed, self.attend)
-        if self.diversity and listed > MAX_DIVERSE:
-            raise base.WrongField(
-                "diversity",
-                f"k + offset is {listed}, but diversity reorders at most {MAX_DIVERSE} places; "
-                f"lower k, or leave out diversity",
-            )
+        base.check_diverse(self.diversity, listed)
 
 
 def query_of(example: ExampleItem) -> Query:

@@ -164,7 +164,10 @@ class Mask(base.Request):
     only: list[base.DocumentId] | None = Field(default=None, max_length=base.MAX_ATTEND)
 
 
-UNCOVERED = {"offset": 0, "cursor": None, "min_score": None, "group_by": None, "rerank": 0}
+UNCOVERED = {
+    **{"offset": 0, "cursor": None, "min_score": None, "group_by": None, "rerank": 0},
+    "diversity": 0.0,
+}
 """What no search with `coverage` has, and how it is absent: these change what is listed."""
 
 
@@ -232,6 +235,10 @@ class SearchOptions(base.Request):
     """List only the best document of each group, with the group's size and weight among the
     attended; a group has one value in this field of value or payload. A document without the field
     is a group of its own."""
+    diversity: base.Diversity = 0.0
+    """0 lists by score alone, 1 by the difference to the hits before: one minus the λ of maximal
+    marginal relevance. It chooses among the attended, or the 1,000 best of them; as with k, weights
+    and answer stay."""
     fields: list[base.Path] | None = Field(None, max_length=base.MAX_FIELDS)
     """The fields of the payload (dotted), and text fields, to return in `payload`; all of the
     payload if absent."""
@@ -267,6 +274,11 @@ class SearchOptions(base.Request):
             )
         if self.cursor is not None and self.offset:
             raise base.WrongField("cursor", "send a cursor or an offset, not both")
+        if self.cursor is not None and self.diversity:
+            raise base.WrongField(
+                "diversity", "a page by diversity begins at an offset; leave out the cursor"
+            )
+        base.check_diverse(self.diversity, self.k + self.offset)
         if self.heads is not None and not math.fsum(self.heads) > 0:
             raise base.WrongField("heads", "heads must hold at least one weight above zero")
         if self.coverage is not None:
@@ -315,10 +327,11 @@ class AcrossRequest(SearchRequest):
 
     def check(self) -> None:
         super().check()
-        if self.cursor is not None:
-            raise base.WrongField(
-                "cursor", "cursor is for one collection; leave it out across several"
-            )
+        for name in ("cursor", "diversity"):
+            if getattr(self, name):
+                raise base.WrongField(
+                    name, f"{name} is for one collection; leave it out across several"
+                )
         if self.coverage is not None:
             raise base.WrongField(
                 "coverage", "coverage was measured in one collection; leave it out across several"

@@ -96,7 +96,7 @@ class UserOptions(common.CommandOptions):
 @common.model_options(SearchOptions, "memory", "rerank")
 @common.model_options(OtherQueries)
 @common.model_options(
-    SearchOptions, "include", "fields", "offset", "min_score", "group_by", "facets"
+    SearchOptions, "include", "fields", "offset", "min_score", "group_by", "diversity", "facets"
 )
 @common.model_options(SearchOptions, "highlight", "cursor")
 def search_command(target: common.Target, query: str | None, **options: Any) -> None:

@@ -11,26 +11,29 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from attend.api.answers import Recommendation, Recommended
+from attend.api.base import MAX_DIVERSE
 from attend.api.recommend import RecommendRequest
 from attend.attention import Attended
-from attend.collection.versions import Vanished, View, until_stable
-from attend.core.arrays import locate, unit
+from attend.collection.versions import View, until_stable
 from attend.core.errors import InvalidRequest
-from attend.core.types import Bool, Float32, Float64, Int64
+from attend.core.types import Bool, Float64, Int64
 from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
-from attend.search.hits import contents_of, explain_parts, matches, read_documents
+from attend.search.hits import (
+    contents_of,
+    diversified,
+    explain_parts,
+    matches,
+    read_documents,
+)
 from attend.search.queries import Queries
 from attend.search.scoring import NOTHING, AttentionOptions, Scoring
 from attend.store import compile_filter
 from attend.store.filters import by_value
 
-POOL = 1000
-"""The most documents that diversity chooses from."""
-
 POOLED = 10
-"""Documents that diversity chooses from for each place in the list, up to `POOL`."""
+"""Documents that diversity chooses from for each place in the list, up to `MAX_DIVERSE`."""
 
 FEWEST = 100
 """Documents that are ranked at least; a page is the beginning of them."""
@@ -112,7 +115,7 @@ class Recommender:
         A document that is not ranked scores at most its log weight, which is below that of those
         that are ranked: more are ranked until none can be missed, or until memory is full.
         """
-        keep = max(FEWEST, min(POOL, POOLED * resolved.listed), resolved.listed)
+        keep = max(FEWEST, min(MAX_DIVERSE, POOLED * resolved.listed), resolved.listed)
         while True:
             attention = self._attention(resolved, resolved.positive, resolved.rows, keep)
             attended = attention.attended
@@ -204,13 +207,15 @@ class Recommender:
         if request.reserve:
             new = np.isin(documents, self._with_interactions(resolved.view), invert=True)
         if request.diversity:
-            size = max(resolved.listed, min(POOL, POOLED * resolved.listed))
+            size = max(resolved.listed, min(MAX_DIVERSE, POOLED * resolved.listed))
             in_pool = np.arange(len(order)) < size
             in_pool[np.flatnonzero(new[order])[: resolved.reserved]] = True
             pool = order[in_pool]
             count = len(pool) if request.reserve else resolved.listed
-            vectors = _directions(resolved.view, documents[pool])
-            order = pool[diverse(scored.scores[pool], vectors, request.diversity, count)]
+            diverse = diversified(
+                resolved.view, documents[pool], scored.scores[pool], request.diversity, count
+            )
+            order = pool[diverse]
         return reserved(order, new, request.reserve, resolved.listed)
 
     def _hits(
@@ -239,16 +244,6 @@ class Recommender:
             rows, _ = self._store.popularity()
             self._popular = view.change, rows
         return rows
-
-
-def _directions(view: View, rows: Int64) -> Float32:
-    """Return documents as directions, (n, d): the mean of their keys, at length one."""
-    keys = view.keys.lookup(rows)
-    if len(keys) < len(rows):
-        raise Vanished
-    order = np.argsort(keys.rows)
-    places, _ = locate(keys.rows[order], rows)
-    return unit(keys.means())[order[places]]
 
 
 # -- the order of a list --------------------------------------------------------------------
@@ -290,28 +285,3 @@ def reserved(order: Int64, new: Bool, share: float, count: int) -> Int64:
         placed += bool(new[position])
         listed.append(position)
     return np.array(listed, dtype=np.int64)
-
-
-def diverse(scores: Float64, vectors: Float32, diversity: float, count: int) -> Int64:
-    """Return positions of `count` documents by maximal marginal relevance, one after the other.
-
-    Each has the largest (1 - diversity) * relevance - diversity * likeness, where likeness is
-    its largest cosine with those before it, and relevance its score between the lowest, 0, and
-    the highest, 1 (Carbonell and Goldstein 1998).
-
-    Args:
-        scores: (n,); vectors: (n, d) of length one.
-    """
-    spread = float(np.ptp(scores)) if len(scores) else 0.0
-    relevance = (scores - scores.min(initial=np.inf)) / spread if spread else np.zeros(len(scores))
-    likeness = np.zeros(len(scores))
-    positions: list[int] = []
-    remaining = np.ones(len(scores), dtype=bool)
-    for _ in range(min(count, len(scores))):
-        gain = (1 - diversity) * relevance - diversity * likeness
-        best = int(np.argmax(np.where(remaining, gain, -np.inf)))
-        positions.append(best)
-        remaining[best] = False
-        cosines = (vectors @ vectors[best]).astype(np.float64)
-        likeness = cosines if len(positions) == 1 else np.maximum(likeness, cosines)
-    return np.array(positions, dtype=np.int64)

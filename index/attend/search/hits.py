@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.answers import AttendedShare, Coverage, Highlight
+from attend.api.base import MAX_DIVERSE
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchRequest
 from attend.attention import Attended, Softmax, inclusion
-from attend.collection.versions import Vanished
-from attend.core.arrays import locate
+from attend.collection.versions import Vanished, View
+from attend.core.arrays import locate, unit
 from attend.core.deadline import forgetting
 from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.settings import LEAST_COVERAGE
@@ -95,6 +96,11 @@ def listed(store: CollectionStore, attention: Attention, request: SearchRequest)
         ranks = np.unique(numbers, return_index=True)[1]
     if request.min_score is not None:
         ranks = ranks[attended.scores[ranks] >= request.min_score]
+    if request.diversity:
+        ranks = ranks[:MAX_DIVERSE]
+        documents, scores = attended.documents[ranks], attended.scores[ranks]
+        view, last = attention.scoring.view, request.offset + request.k
+        ranks = ranks[diversified(view, documents, scores, request.diversity, last)]
     belongs_to = ""  # the request but for the page, and the version
     if request.cursor is not None or len(ranks) > request.offset + request.k:
         query = request.query.vector or ()
@@ -145,6 +151,43 @@ def _covering(attention: Attention, request: SearchRequest, rate: float) -> List
     covers, listed = covers and 0 < needed <= most, min(needed, most)
     coverage = Coverage(rate, covers, listed, request.most)
     return Listing(np.arange(listed), None, [{} for _ in range(listed)], coverage)
+
+
+def diversified(
+    view: View, documents: Int64, scores: Float64, diversity: float, count: int
+) -> Int64:
+    """Return positions of `count` documents by maximal marginal relevance, one after the other.
+
+    Each has the largest (1 - diversity) * relevance - diversity * likeness, where likeness is
+    its largest cosine with those before it, by the means of their keys as the snapshot has them,
+    and relevance its score between the lowest, 0, and the highest, 1 (Carbonell and Goldstein
+    1998).
+
+    Args:
+        documents: (n,) rows of a snapshot; scores: (n,).
+
+    Raises:
+        Vanished: a document was deleted meanwhile.
+    """
+    keys = view.keys.lookup(documents)
+    if len(keys) < len(documents):
+        raise Vanished
+    order = np.argsort(keys.rows)
+    places = order[locate(keys.rows[order], documents).places]
+    vectors = unit(keys.means())[places]  # (n, d)
+    spread = float(np.ptp(scores)) if len(scores) else 0.0
+    relevance = (scores - scores.min(initial=np.inf)) / spread if spread else np.zeros(len(scores))
+    likeness = np.zeros(len(scores))
+    positions: list[int] = []
+    remaining = np.ones(len(scores), dtype=bool)
+    for _ in range(min(count, len(scores))):
+        gain = (1 - diversity) * relevance - diversity * likeness
+        best = int(np.argmax(np.where(remaining, gain, -np.inf)))
+        positions.append(best)
+        remaining[best] = False
+        cosines = (vectors @ vectors[best]).astype(np.float64)
+        likeness = cosines if len(positions) == 1 else np.maximum(likeness, cosines)
+    return np.array(positions, dtype=np.int64)
 
 
 def fingerprint(*parts: str | bytes) -> str:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from attend.api.base import MAX_DIVERSE
 from attend.api.search import SearchOptions
 from attend.attention import (
     Additive,
@@ -65,6 +66,7 @@ class AttentionOptions(NamedTuple):
     def of(cls, options: SearchOptions) -> AttentionOptions:
         """Return the options of a search."""
         ends = options.group_by is None and options.cursor is None
+        listed = MAX_DIVERSE if options.diversity else options.k + options.offset
         return cls(
             options.attend,
             options.scorer,
@@ -74,7 +76,7 @@ class AttentionOptions(NamedTuple):
             options.temperature,
             options.lexical,
             # One more than are listed, to know whether more follow.
-            options.k + options.offset + 1 if ends else None,
+            listed + 1 if ends else None,
             options.recall,
         )
 

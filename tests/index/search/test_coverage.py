@@ -118,6 +118,7 @@ def test_it_is_refused_before_a_training(world):
     [
         *({"offset": 1}, {"cursor": "x"}, {"min_score": 0.0}, {"group_by": "c"}, {"rerank": 5}),
         {"attend": "all"},
+        {"diversity": 0.5},
     ],
 )
 def test_what_changes_the_list_does_not_go_with_it(world, options):
