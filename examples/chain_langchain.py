@@ -54,7 +54,7 @@ def chain(retriever: AttendRetriever, model: Runnable[PromptValue, Any]) -> Runn
 @click.command()
 @click.argument("file", type=click.File())
 @click.argument("questions", nargs=-1, required=True)
-@click.option("--data", default="library", help="The library, a folder or an address.")
+@click.option("--data", default="library", help="The folder of the library.")
 def main(file: Any, questions: tuple[str, ...], data: str) -> None:
     """Answer QUESTIONS from the rows of FILE, a CSV file with the columns id, text and intent."""
     documents = [
