@@ -36,7 +36,6 @@ from attend.core.errors import InvalidRequest, UnknownDocument
 from tests.docs.blocks import blocks, difference, read
 from tests.places import ROOT
 
-
 LIMIT = 120.0
 """Seconds that anything here may take on a busy machine."""
 

@@ -92,7 +92,7 @@ class AttendVectorStore(VectorStore):
                 "and use AttendVectorStore(collection).",
                 field="where",
             )
-        library = attend.open(where) if isinstance(where, str | Path) else where
+        library: Any = attend.open(where) if isinstance(where, str | Path) else where
         if embedding is not None:  # no model says how wide its embeddings are
             settings = {"dimension": len(embedding.embed_query("width")), **settings}
         store = cls(library.ensure(collection, **settings), embedding)
@@ -134,25 +134,18 @@ class AttendVectorStore(VectorStore):
         numbered = [id or str(uuid.uuid4()) for id in sent]
         for start in range(0, len(documents), MAX_DOCUMENTS):
             part = slice(start, start + MAX_DOCUMENTS)
-            self.collection.upsert(self._requests(numbered[part], documents[part]))
+            texts = [document.page_content for document in documents[part]]
+            requests: list[dict[str, Any]] = [
+                # A blank document has no text, which a collection would refuse.
+                {"id": id, "payload": document.metadata, "text": text if text.strip() else None}
+                for id, text, document in zip(numbered[part], texts, documents[part], strict=True)
+            ]
+            if self._embedding is not None:
+                vectors = self._embedding.embed_documents(texts)
+                for request, vector in zip(requests, vectors, strict=True):
+                    request["vector"] = vector
+            self.collection.upsert(requests)
         return numbered
-
-    def _requests(self, ids: Sequence[str], documents: Sequence[Document]) -> list[dict[str, Any]]:
-        """Return documents as a collection takes them; blank ones have no text."""
-        requests: list[dict[str, Any]] = [
-            {
-                "id": id,
-                "payload": document.metadata,
-                **({"text": document.page_content} if document.page_content.strip() else {}),
-            }
-            for id, document in zip(ids, documents, strict=True)
-        ]
-        if self._embedding is not None:
-            texts = [document.page_content for document in documents]
-            vectors = self._embedding.embed_documents(texts)
-            for request, vector in zip(requests, vectors, strict=True):
-                request["vector"] = vector
-        return requests
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
         """Delete documents by their ids, all of them without ids; unknown ids are passed over."""
@@ -296,8 +289,8 @@ class AttendRetriever(BaseRetriever):
         >>> retriever.answer("a story of the sea", value="year").answer["mean"]  # doctest: +SKIP
         1851.0
         """
-        own = {"k": self.k, "filter": self.filter, "mode": self.mode, **self.options}
-        return AttendVectorStore(self.collection, self.embedding).answer(query, **own | options)
+        fields = {"k": self.k, "filter": self.filter, "mode": self.mode, **self.options}
+        return AttendVectorStore(self.collection, self.embedding).answer(query, **fields | options)
 
     def teach(
         self, query: str, documents: Sequence[Document | str], label: float = 1.0
