@@ -12,7 +12,6 @@ from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -37,11 +36,13 @@ DEFAULT_COLLECTION = "default"
 MAX_ATTEND = 100_000
 MAX_CURSOR = 1024
 MAX_DOCUMENTS = 10_000
+MAX_FACETS = 32
 MAX_FIELDS = 256
 MAX_K = 10_000
 MAX_PAGE = 1000
 MAX_ROW = 2**63 - 1
 MAX_TEXT = 1_000_000
+MAX_VALUES = 1000
 MAX_WIDTH = 65_536
 MAX_DETAILS = 100
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
@@ -55,8 +56,8 @@ Model = TypeVar("Model", bound="Request")
 
 
 def _numbers(vector: object) -> object:
-    """Return arrays and tuples as lists."""
-    if isinstance(vector, np.ndarray):
+    """Return arrays, of NumPy or another library, and tuples as lists."""
+    if hasattr(vector, "tolist"):
         return vector.tolist()
     return list(vector) if isinstance(vector, tuple) else vector
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from numbers import Real
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -17,15 +17,14 @@ from pydantic import (
 
 from attend.api import base
 from attend.api.search import AnyQuery, Query
-from attend.core.types import MAX_WEIGHT, Example
-from attend.store import Interaction, StoredExample
+from attend.core.types import MAX_WEIGHT, Example, Interaction
 
 
 def _check_number(label: object) -> object:
     """Pydantic would take "yes" for true, and true for 1."""
     if isinstance(label, bool):
         return float(label)
-    if not isinstance(label, int | float | np.number):
+    if not isinstance(label, Real):
         raise ValueError("a label is a number, true or false")
     return label
 
@@ -164,6 +163,18 @@ class FeedbackAdded(base.Reply):
     """The number of judgements stored now."""
     questions: int | None = None
     """The number of different queries among those sent; only the command line gives it."""
+
+
+class StoredExample(base.Reply):
+    """An example as it was added; `query` is None for a vector."""
+
+    id: int
+    query: str | None
+    document: str
+    label: float
+    position: int | None
+    source: str
+    created: str
 
 
 class FeedbackPage(base.Reply):
