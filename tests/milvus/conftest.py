@@ -4,13 +4,21 @@ engines behind one fixture, for what must be the same of each."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from attend.collection.collection import Collection
 from attend.collection.data import Data
+from attend.connect.client import RemoteLibrary
 from attend.encoder import SentenceEncoder
+from attend_service.app import create_app
+from attend_service.settings import ServerSettings
 from tests.milvus.contract import WIDTH
 from tests.milvus.server import MilvusServer, Unavailable, running
 
@@ -31,17 +39,45 @@ def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusSe
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="package", params=["local", "milvus"])
+@contextmanager
+def served(folder: Path, encoder: SentenceEncoder, **options: Any) -> Iterator[RemoteLibrary]:
+    """A library on a server of a thread of this process, whose encoder is named tiny."""
+    data = Data(folder, load_encoder=lambda name: encoder)
+    app = create_app(data, ServerSettings(allow_encoder=("tiny",)))
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        with RemoteLibrary(f"http://127.0.0.1:{server.server_port}", **options) as library:
+            library.behind = data  # type: ignore[attr-defined]
+            yield library
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        data.close()
+
+
+class Quiet(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Writes nothing: the requests of a test are in the test."""
+
+
+@pytest.fixture(scope="package", params=["local", "remote", "milvus"])
 def library(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tiny_encoder: SentenceEncoder,
-) -> Iterator[Data]:
-    """A library of either engine, whose encoder is the tiny one."""
+) -> Iterator[Data | RemoteLibrary]:
+    """A library of either engine, or on a server; its encoder is the tiny one."""
     if request.param == "milvus":
         where = f"{request.getfixturevalue('milvus_server').engine}/contract"
     else:
         where = str(tmp_path_factory.mktemp("contract"))
+    if request.param == "remote":
+        with served(Path(where), tiny_encoder) as library:
+            yield library
+        return
     data = Data(where, load_encoder=lambda name: tiny_encoder)
     yield data
     data.close()

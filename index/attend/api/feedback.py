@@ -70,6 +70,8 @@ class FeedbackRequest(base.Request):
     """Labels of documents for queries."""
 
     items: list[FeedbackItem] = Field(max_length=base.MAX_DOCUMENTS)
+    delete_stored: bool = False
+    """Delete the feedback stored before, in the same step."""
 
 
 class FeedbackDeletion(base.Request):
@@ -127,6 +129,8 @@ class InteractionsRequest(base.Request):
     liked_from: FiniteFloat | None = None
     """From now on numbers from here up are likes, of all that are stored; null: chosen from the
     data again. Stays as it is if absent."""
+    delete_stored: bool = False
+    """Delete the interactions stored before, in the same step."""
 
 
 class InteractionListing(base.Request):

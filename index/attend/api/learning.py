@@ -104,6 +104,8 @@ class ActivateRequest(Request):
 
     force: bool = False
     """Also one that its training has not promoted; its report then says so."""
+    expected: int | None = Field(None, ge=0, le=MAX_ROW)
+    """Activate only while this version answers; 0 is the untrained one."""
 
 
 class RollbackRequest(Request):

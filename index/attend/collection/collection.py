@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from attend.api.answers import Answer, Facets, Matrix, Predicted, Recommended
 from attend.api.base import ABSENT, MAX_DOCUMENTS, keywords_of, parse
-from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
+from attend.api.documents import (
+    CollectionInfo,
+    Documents,
+    Page,
+    SettingsChange,
+    UpdateRequest,
+    Written,
+)
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
-from attend.collection.reading import Page, Readers, info_of, page_of
+from attend.collection.reading import Readers, info_of, page_of
 from attend.collection.versions import by_hand, until_stable
 from attend.core.coalesce import Coalescer, collecting, tell, timed
 from attend.core.deadline import check_deadline
