@@ -98,6 +98,7 @@ DOMAIN: tuple[tuple[type[errors.AttendError], Kind], ...] = (
     (errors.LimitExceeded, TOO_LARGE),
     (errors.OverTime, OVER_TIME),
     (errors.InvalidRequest, Kind(422, "invalid-request", "The request is invalid")),
+    (errors.Forbidden, NOT_ALLOWED),
     (errors.NotFound, NO_PATH),
     (errors.ReadOnly, NOT_ALLOWED),
     (errors.Conflict, Kind(409, "conflict", "The state of the data forbids it")),

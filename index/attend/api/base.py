@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field as DataclassField
@@ -366,6 +367,16 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest for what is no name of a collection."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InvalidRequest(
+            f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
+            f"beginning with -.",
+            field="collection",
+        )
 
 
 def keywords_of(model: type[Request]) -> Callable[[Method], Method]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
 from attend.api import base
 from attend.core.errors import InvalidRequest
-from attend.core.types import WHOLE, Document, ScorerName, StoredDocument
+from attend.core.types import WHOLE, Document, ScorerName
 
 MAX_TEXTS = 64
 """Texts of one document, by name."""
@@ -219,17 +219,6 @@ class ReadRequest(base.Request):
     """Options of reading a document."""
 
     consistency: base.Consistency | None = Field(None, description=CONSISTENCY)
-
-
-class Page(NamedTuple):
-    """Some documents; `next` is the cursor of the following page, None at the end.
-
-    `hints` names fields of a filter that no document has, where no document passes it."""
-
-    documents: Sequence[StoredDocument]
-    next: str | None
-    total: int
-    hints: Sequence[str] | None = None
 
 
 class FacetsRequest(base.Request):

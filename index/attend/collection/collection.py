@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from attend.api.answers import Answer, Facets, Matrix, Predicted, Recommended
 from attend.api.base import ABSENT, MAX_DOCUMENTS, keywords_of, parse
-from attend.api.documents import (
-    CollectionInfo,
-    Documents,
-    Page,
-    SettingsChange,
-    UpdateRequest,
-    Written,
-)
+from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
@@ -30,7 +23,7 @@ from attend.core.deadline import check_deadline
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
-from attend.core.types import Document, Json, OnStage
+from attend.core.types import Document, Json, OnStage, Page
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train

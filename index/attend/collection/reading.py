@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from attend.api.documents import CollectionInfo, Page
+from attend.api.documents import CollectionInfo
 from attend.attention import default_scale
-from attend.core.types import Json
+from attend.core.types import Json, Page
 from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender

@@ -25,14 +25,14 @@ from typing import (
 from urllib.parse import quote
 
 from attend.api.answers import AcrossAnswer, Answer, Facet, Facets, Matrix, Predicted, Recommended
-from attend.api.base import ABSENT, DEFAULT_COLLECTION, MAX_DOCUMENTS, MAX_PAGE, Reply
-from attend.api.documents import CollectionInfo, Documents, Page, Written
+from attend.api.base import ABSENT, DEFAULT_COLLECTION, MAX_DOCUMENTS, MAX_PAGE, Reply, check_name
+from attend.api.documents import CollectionInfo, Documents, Written
 from attend.api.feedback import FeedbackAdded, InteractionsAdded
 from attend.api.learning import StoredProjection
-from attend.connect.transport import Connection, error_of, to_json
+from attend.connect.transport import RemoteServer, error_of, to_json
 from attend.core.errors import Cancelled, CollectionExists, EncoderMismatch, NotFound
 from attend.core.progress import Progress, reported
-from attend.core.types import Document, Json, Role, StoredDocument
+from attend.core.types import Document, Json, Page, Role, StoredDocument
 
 if TYPE_CHECKING:
     from attend.api.keywords import (
@@ -55,7 +55,7 @@ class RemoteLibrary:
 
     Args:
         url: of the server.
-        options: those of `Connection`: `api_key`, `timeout`, `transport`.
+        options: those of `RemoteServer`: `api_key`, `timeout`, `transport`.
 
     >>> library = RemoteLibrary("http://127.0.0.1:8000")  # doctest: +SKIP
     >>> library.names()  # doctest: +SKIP
@@ -63,7 +63,7 @@ class RemoteLibrary:
     """
 
     def __init__(self, url: str, **options: Any) -> None:
-        self.server = Connection(url, **options)
+        self.server = RemoteServer(url, **options)
 
     def __enter__(self) -> RemoteLibrary:
         return self
@@ -91,12 +91,12 @@ class RemoteLibrary:
     def set_alias(self, alias: str, collection: str) -> bool:
         """Let an alias stand for a collection; return whether the alias is new."""
         is_new = alias not in self.aliases()
-        self.server.write("PUT", f"/v1/aliases/{_part(alias)}", {"collection": collection})
+        self.server.write("PUT", _address(alias, "aliases"), {"collection": collection})
         return is_new
 
     def drop_alias(self, alias: str) -> None:
         """Delete an alias; its collection stays."""
-        self.server.write("DELETE", f"/v1/aliases/{_part(alias)}")
+        self.server.write("DELETE", _address(alias, "aliases"))
 
     def collection(self, name: str = DEFAULT_COLLECTION) -> RemoteCollection:
         """Return an existing collection, by its name or an alias.
@@ -116,7 +116,7 @@ class RemoteLibrary:
         Raises:
             CollectionExists: a collection with other settings, or an alias, has this name.
         """
-        self.server.write("PUT", f"/v1/collections/{_part(name)}", settings)
+        self.server.write("PUT", _address(name), settings)
         return RemoteCollection(self.server, name)
 
     def ensure(
@@ -144,7 +144,7 @@ class RemoteLibrary:
 
     def drop(self, name: str) -> None:
         """Delete a collection with everything in it."""
-        self.server.write("DELETE", f"/v1/collections/{_part(name)}")
+        self.server.write("DELETE", _address(name))
 
     def search(
         self, query: Any, collections: Sequence[str] = (), **options: Unpack[SearchKeywords]
@@ -157,14 +157,14 @@ class RemoteLibrary:
         """Download a snapshot of a collection into a file, which is complete or not there."""
         path = Path(path)
         part = path.with_name(path.name + ".part")
-        address = f"/v1/collections/{_part(name)}/snapshot"
+        address = f"{_address(name)}/snapshot"
         with self.server.download("POST", address) as pieces, part.open("wb") as file:
             file.writelines(pieces)
         part.replace(path)
 
     def restore_snapshot(self, name: str, path: str | Path, *, progress: Progress = None) -> None:
         """Make a collection of a snapshot, which is sent as it is read and proved on the server."""
-        address = f"/v1/collections/{_part(name)}/snapshot"
+        address = f"{_address(name)}/snapshot"
         with reported(progress) as report:
             self.server.send("PUT", address, Path(path), media=TAR, report=report)
 
@@ -176,7 +176,7 @@ class RemoteCollection:
         name: of the collection.
     """
 
-    def __init__(self, server: Connection, name: str) -> None:
+    def __init__(self, server: RemoteServer, name: str) -> None:
         self._server, self.name = server, name
 
     def search(self, query: Any, **options: Unpack[SearchKeywords]) -> Answer:
@@ -383,13 +383,19 @@ class RemoteCollection:
 
     @property
     def _path(self) -> str:
-        return f"/v1/collections/{_part(self.name)}"
+        return _address(self.name)
 
     def _ask(self, path: str, body: Any) -> Any:
         return self._server.ask(self._path + path, body)
 
     def _write(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         return self._server.write(method, self._path + path, body, **options)
+
+
+def _address(name: str, kind: str = "collections") -> str:
+    """Return the path of a collection or an alias; raise InvalidRequest for what is no name."""
+    check_name(name)
+    return f"/v1/{kind}/{name}"
 
 
 def _part(name: str) -> str:
@@ -447,8 +453,8 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     if origin is Annotated:
         return _reader(arguments[0])
     if origin in (Union, UnionType):
-        some = [part for part in arguments if part is not NoneType]
-        reader = _reader(some[0]) if len(some) == 1 else _same
+        members = [part for part in arguments if part is not NoneType]
+        reader = _reader(members[0]) if len(members) == 1 else _same
         return reader if reader is _same else lambda item: None if item is None else reader(item)
     if is_dataclass(kind):
         hints = get_type_hints(kind, include_extras=True)

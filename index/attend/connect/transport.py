@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,8 +44,8 @@ BUSY = frozenset({429, 502, 503, 504})
 
 BY_STATUS: Mapping[int, type[errors.AttendError]] = {
     400: errors.InvalidRequest,
-    401: errors.NotAllowed,
-    403: errors.NotAllowed,
+    401: errors.Forbidden,
+    403: errors.Forbidden,
     404: errors.NotFound,
     409: errors.Conflict,
     413: errors.LimitExceeded,
@@ -107,7 +108,7 @@ def _plain(item: Any) -> Any:
     raise TypeError(f"{type(item).__name__} is no type of JSON")
 
 
-class Connection:
+class RemoteServer:
     """A server's address with its key; any number of threads may use it.
 
     Args:
@@ -129,19 +130,17 @@ class Connection:
         headers = {"Accept": "application/json", "User-Agent": "attend-client"}
         if api_key is not None:
             headers["Authorization"] = f"Bearer {api_key}"
-        try:
-            self._http = httpx2.Client(
-                base_url=self.url,
-                headers=headers,
-                timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
-                limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS),
-                transport=transport,
-            )
-        except (httpx2.InvalidURL, UnicodeEncodeError) as error:
+        if not re.match(r"https?://[^/\s]", url):
             raise errors.InvalidRequest(
-                f"{url!r} is no address of a server ({error}); send one such as "
-                f"http://127.0.0.1:8000."
-            ) from None
+                f"{url!r} is no address of a server; send one such as http://127.0.0.1:8000."
+            )
+        self._http = httpx2.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS),
+            transport=transport,
+        )
         self._timeout = timeout
 
     def close(self) -> None:
@@ -234,10 +233,6 @@ class Connection:
         except httpx2.PoolTimeout as error:
             raise errors.Unavailable(
                 f"All connections to {self.url} are in use. Send fewer requests at once."
-            ) from error
-        except httpx2.UnsupportedProtocol as error:
-            raise errors.InvalidRequest(
-                f"{self.url!r} is no address of a server; send one such as http://127.0.0.1:8000."
             ) from error
         except httpx2.TransportError as error:
             place = f"{method} {path} at {self.url}"

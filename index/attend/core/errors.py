@@ -8,7 +8,7 @@ AttendError
 │   ├── Cancelled         a training that whoever asked for it stopped
 │   ├── DimensionMismatch a vector of another width than the collection's
 │   └── KeylessDocuments  a query by documents that have neither text nor a vector
-├── NotAllowed            a server asks for another key
+├── Forbidden             a server asks for another key
 ├── NotFound
 │   ├── UnknownCollection
 │   ├── UnknownAlias
@@ -123,7 +123,7 @@ class KeylessDocuments(InvalidRequest):
         self.rows = frozenset(rows)
 
 
-class NotAllowed(AttendError):
+class Forbidden(AttendError):
     """A server has no such key, or the key does not allow what was asked."""
 
 

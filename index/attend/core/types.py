@@ -124,6 +124,17 @@ class StoredDocument(NamedTuple):
     payload: Mapping[str, Json]
 
 
+class Page(NamedTuple):
+    """Some documents; `next` is the cursor of the following page, None at the end.
+
+    `hints` names fields of a filter that no document has, where no document passes it."""
+
+    documents: Sequence[StoredDocument]
+    next: str | None
+    total: int
+    hints: Sequence[str] | None = None
+
+
 class Interaction(NamedTuple):
     """An interaction of a user with a document, by the callers' ids.
 
