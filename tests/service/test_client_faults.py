@@ -148,7 +148,7 @@ def test_nobody_there_and_somebody_else_there() -> None:
     ):
         RemoteLibrary(url).names()
     for wrong in ("http:/127.0.0.1:8000", "http://"):
-        with pytest.raises(errors.InvalidRequest, match="no address of a server"):
+        with pytest.raises(errors.InvalidRequest, match="not the address of a server"):
             attend.open(wrong).names()
     with pytest.raises(errors.InvalidRequest, match="a key of the scope read"):
         attend.open("http://127.0.0.1:8000", read_only=True)

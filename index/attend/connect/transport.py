@@ -132,7 +132,7 @@ class RemoteServer:
             headers["Authorization"] = f"Bearer {api_key}"
         if not re.match(r"https?://[^/\s]", url):
             raise errors.InvalidRequest(
-                f"{url!r} is no address of a server; send one such as http://127.0.0.1:8000."
+                f"{url!r} is not the address of a server; send one such as http://127.0.0.1:8000."
             )
         self._http = httpx2.Client(
             base_url=self.url,
