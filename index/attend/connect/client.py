@@ -24,17 +24,16 @@ from typing import (
 )
 from urllib.parse import quote
 
-from attend.api.answers import AcrossAnswer, Answer, Facet, Facets, Matrix, Predicted, Recommended
+from attend import api
 from attend.api.base import ABSENT, DEFAULT_COLLECTION, MAX_DOCUMENTS, MAX_PAGE, Reply, check_name
-from attend.api.documents import CollectionInfo, Documents, Written
-from attend.api.feedback import FeedbackAdded, InteractionsAdded
-from attend.api.learning import StoredProjection
 from attend.connect.transport import RemoteServer, error_of, to_json
 from attend.core.errors import Cancelled, CollectionExists, EncoderMismatch, NotFound
 from attend.core.progress import Progress, reported
 from attend.core.types import Document, Json, Page, Role, StoredDocument
 
 if TYPE_CHECKING:
+    from attend.api.answers import Facets
+    from attend.api.documents import Documents
     from attend.api.keywords import (
         CollectionKeywords,
         RecommendKeywords,
@@ -148,10 +147,10 @@ class RemoteLibrary:
 
     def search(
         self, query: Any, collections: Sequence[str] = (), **options: Unpack[SearchKeywords]
-    ) -> AcrossAnswer:
+    ) -> api.AcrossAnswer:
         """Search several collections, and merge their hits by weight where that is sound."""
         body = {"query": query, "collections": list(collections), **options}
-        return read(AcrossAnswer, self.server.ask("/v1/search", body))
+        return read(api.AcrossAnswer, self.server.ask("/v1/search", body))
 
     def save_snapshot(self, name: str, path: str | Path) -> None:
         """Download a snapshot of a collection into a file, which is complete or not there."""
@@ -179,45 +178,47 @@ class RemoteCollection:
     def __init__(self, server: RemoteServer, name: str) -> None:
         self._server, self.name = server, name
 
-    def search(self, query: Any, **options: Unpack[SearchKeywords]) -> Answer:
+    def search(self, query: Any, **options: Unpack[SearchKeywords]) -> api.Answer:
         """Search documents: the `k` best, with weights, and the answer that they give."""
-        return read(Answer, self._ask("/search", {"query": query, **options}))
+        return read(api.Answer, self._ask("/search", {"query": query, **options}))
 
-    def search_many(self, requests: Sequence[Any]) -> list[Answer]:
-        """Answer several searches together: one call of the encoder for all."""
+    def search_many(self, requests: Sequence[Any]) -> list[api.Answer]:
+        """api.Answer several searches together: one call of the encoder for all."""
         return self._batch(requests)[0]
 
-    def matrix(self, requests: Sequence[Any]) -> Matrix:
+    def matrix(self, requests: Sequence[Any]) -> api.Matrix:
         """Return logits and weights of every query over every document that may be attended to."""
-        return read(Matrix, self._batch(requests, matrix=True)[1])
+        return read(api.Matrix, self._batch(requests, matrix=True)[1])
 
-    def _batch(self, requests: Sequence[Any], *, matrix: bool = False) -> tuple[list[Answer], Any]:
+    def _batch(
+        self, requests: Sequence[Any], *, matrix: bool = False
+    ) -> tuple[list[api.Answer], Any]:
         body = {"searches": list(requests), "matrix": matrix}
         batch = self._ask("/search/batch", body)
         for answer in batch["answers"]:
             if "error" in answer:
                 raise error_of(answer["error"])
-        return [read(Answer, answer) for answer in batch["answers"]], batch.get("matrix")
+        return [read(api.Answer, answer) for answer in batch["answers"]], batch.get("matrix")
 
     def recommend(
         self, request: Any = None, /, **fields: Unpack[RecommendKeywords]
-    ) -> Recommended | Predicted:
+    ) -> api.Recommended | api.Predicted:
         """Recommend what may come next for a user, or predict what they would think of `target`."""
         answer = self._ask("/recommend", fields if request is None else request)
         if "predictions" in answer:
-            return read(Predicted, answer)
-        return read(Recommended, answer)
+            return read(api.Predicted, answer)
+        return read(api.Recommended, answer)
 
     def teach(
         self, items: Iterable[Any], *, delete_stored: bool = False, progress: Progress = None
-    ) -> FeedbackAdded:
+    ) -> api.FeedbackAdded:
         """Add feedback: labels of documents for queries, which `train` learns from.
 
         More than 10,000 labels are sent in several requests, each stored whole or not at all.
         """
         with reported(progress or False) as report:
             replies = self._in_parts("/feedback", list(items), report, delete_stored=delete_stored)
-        return read(FeedbackAdded, replies)
+        return read(api.FeedbackAdded, replies)
 
     def add_interactions(
         self,
@@ -225,13 +226,13 @@ class RemoteCollection:
         *,
         delete_stored: bool = False,
         liked_from: float | None = ABSENT,
-    ) -> InteractionsAdded:
+    ) -> api.InteractionsAdded:
         """Store which users interacted with which documents; `recommend` and `train` use them."""
         liking = {} if liked_from is ABSENT else {"liked_from": liked_from}
         replies = self._in_parts(
             "/interactions", list(items), None, delete_stored=delete_stored, **liking
         )
-        return read(InteractionsAdded, replies)
+        return read(api.InteractionsAdded, replies)
 
     def _in_parts(
         self, path: str, items: list[Any], report: Any, *, delete_stored: bool, **fields: Any
@@ -279,7 +280,7 @@ class RemoteCollection:
         report_of_job: dict[str, Any] = job["result"]
         return report_of_job
 
-    def upsert(self, documents: Documents, *, progress: Progress = None) -> Written:
+    def upsert(self, documents: Documents, *, progress: Progress = None) -> api.Written:
         """Insert or replace documents, all or none; the next search finds them.
 
         A table of pandas, Polars or Arrow is sent as a stream of Arrow's format.
@@ -292,7 +293,7 @@ class RemoteCollection:
         with reported(progress if count >= MANY else progress or False) as report:
             path = f"{self._path}/documents"
             reply = self._server.send("POST", path, body, media=media, report=report)
-        return read(Written, reply)
+        return read(api.Written, reply)
 
     def revise(self, id: str, revision: Any) -> StoredDocument:
         """Change a document's value, its payload or both; nothing is encoded."""
@@ -327,7 +328,7 @@ class RemoteCollection:
         """Count the documents that pass a filter by the values of fields of value or payload."""
         body = {"fields": fields, "filter": filter, "limit": limit}
         facets = self._ask("/documents/facets", body)["facets"]
-        return {name: read(Facet, facet) for name, facet in facets.items()}
+        return {name: read(api.Facet, facet) for name, facet in facets.items()}
 
     def ids(self) -> set[str]:
         """Return the ids of all documents."""
@@ -355,20 +356,20 @@ class RemoteCollection:
         """
         return _stored(self._server.get(f"{self._path}/documents/{_part(id)}"))
 
-    def projections(self) -> list[StoredProjection]:
+    def projections(self) -> list[api.StoredProjection]:
         """Return all versions, the first one first."""
         listed = self._server.get(f"{self._path}/projections")["projections"]
         addresses = [f"{self._path}/projections/{version['version']}" for version in listed]
-        return [read(StoredProjection, self._server.get(address)) for address in addresses]
+        return [read(api.StoredProjection, self._server.get(address)) for address in addresses]
 
     def activate(self, version: int, expected: int | None = None, *, force: bool = False) -> None:
-        """Answer with this projection, in its role, from the next search on."""
+        """api.Answer with this projection, in its role, from the next search on."""
         options = {"force": "true" if force else "false", "expected": expected}
         sent = {name: value for name, value in options.items() if value is not None}
         self._write("POST", f"/projections/{version}/activate", params=sent)
 
     def rollback(self, role: Role = "search") -> int:
-        """Answer as before the last activation in a role; 0 is the untrained version."""
+        """api.Answer as before the last activation in a role; 0 is the untrained version."""
         reply = self._write("POST", "/projections/rollback", params={"role": role})
         return int(reply["projection"])
 
@@ -377,9 +378,9 @@ class RemoteCollection:
         before = self.info().settings
         return bool(self._write("PATCH", "", changes)["settings"] != before)
 
-    def info(self) -> CollectionInfo:
+    def info(self) -> api.CollectionInfo:
         """Return the figures of the collection."""
-        return read(CollectionInfo, self._server.get(self._path))
+        return read(api.CollectionInfo, self._server.get(self._path))
 
     @property
     def _path(self) -> str:
@@ -439,7 +440,7 @@ def read(kind: type[Content], content: Any) -> Content:
 
     What a newer server sends besides is left out.
 
-    >>> read(Written, {"added": 1, "of a later version": 2}).added
+    >>> read(api.Written, {"added": 1, "of a later version": 2}).added
     1
     """
     make: Any = kind  # a class is hashable, which the cache's type does not know
