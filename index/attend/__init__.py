@@ -22,7 +22,7 @@ import os
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lazy_loader
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from attend.api.base import DEFAULT_COLLECTION
     from attend.collection.collection import Collection
     from attend.collection.data import Data
+    from attend.connect.aio import AsyncLibrary
+    from attend.connect.client import RemoteLibrary
     from attend.core.errors import AttendError
     from attend.core.types import Document
 
@@ -46,6 +48,7 @@ __all__ = [
     "Hit",
     "__version__",
     "open",
+    "open_async",
 ]
 
 # Imported when they are used: a command line that only prints its help waits for none of them.
@@ -62,15 +65,29 @@ __getattr__, __dir__, _ = lazy_loader.attach(
 )
 
 
-def open(where: str | Path, *, read_only: bool = False, cache_bytes: int = 0) -> Data:
-    """Open the library in a folder, or at an address `milvus://HOST:PORT/LIBRARY`.
+def open(
+    where: str | Path,
+    *,
+    read_only: bool = False,
+    cache_bytes: int = 0,
+    api_key: str | None = None,
+    timeout: float = 120.0,
+) -> Data | RemoteLibrary:
+    """Open the library in a folder, or at an address.
 
-    The folder need not exist: the first collection creates it.
+    The folder need not exist: the first collection creates it. A server's library has the same
+    methods, results and errors; it is read and written over HTTP.
 
     Args:
-        where: the data folder or the address.
+        where: the data folder; `http://HOST:PORT` of an Attend server; or the address of another
+            engine, `milvus://HOST:PORT/LIBRARY`.
         read_only: write nothing; what other processes write is seen all the same.
         cache_bytes: memory for the embeddings of repeated queries.
+        api_key: the key of a server that asks for one.
+        timeout: seconds to wait for a server's answer.
+
+    Raises:
+        InvalidRequest: a wrong address, or an option that is not for it.
 
     >>> import tempfile
     >>> library = open(tempfile.mkdtemp())
@@ -81,6 +98,34 @@ def open(where: str | Path, *, read_only: bool = False, cache_bytes: int = 0) ->
     'north'
     >>> library.close()
     """
+    if isinstance(where, str) and where.lower().startswith(("http:", "https:")):
+        from attend.connect.client import RemoteLibrary
+
+        if read_only or cache_bytes:
+            from attend.core.errors import InvalidRequest
+
+            raise InvalidRequest(
+                f"read_only and cache_bytes are for a library that this process opens itself, and "
+                f"{where} is a server's. Leave them out; a key of the scope read writes nothing.",
+                field="read_only" if read_only else "cache_bytes",
+            )
+        return RemoteLibrary(where, api_key=api_key, timeout=timeout)
     from attend.collection.data import Data
 
     return Data(where, read_only=read_only, cache_bytes=cache_bytes)
+
+
+async def open_async(where: str | Path, **options: Any) -> AsyncLibrary:
+    """Open a library as `open` does, for asyncio: its methods are awaited.
+
+    >>> import asyncio, tempfile
+    >>> async def names():
+    ...     async with await open_async(tempfile.mkdtemp()) as library:
+    ...         await library.create("points", dimension=2)
+    ...         return await library.names()
+    >>> asyncio.run(names())
+    ['points']
+    """
+    from attend.connect.aio import AsyncLibrary
+
+    return AsyncLibrary(open(where, **options))

@@ -526,7 +526,7 @@ def _blocks(name: str, tensor: ArrayLike | None, heads: int) -> Floats | None:
     return array.reshape(heads, array.shape[0] // heads, *array.shape[1:])
 
 
-Embeddings: TypeAlias = Floats | Iterable[Floats]
+Embeddings: TypeAlias = "Floats | Iterable[Floats]"
 """A matrix (m, d_in), or its rows in blocks (b, d_in)."""
 
 BLOCK_ROWS = 8192

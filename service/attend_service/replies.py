@@ -55,6 +55,9 @@ class ProblemDetails(Reply):
     """The path of the request."""
     errors: Sequence[FieldError] | None = None
     """The fields that are wrong."""
+    code: str | None = None
+    """The class of the error in Python, such as UnknownDocument, which says more than `type`;
+    absent where the error is not one of the library's."""
 
 
 class Kind(NamedTuple):
@@ -69,10 +72,12 @@ class Kind(NamedTuple):
         """A URI reference to what `/docs` says about the kind."""
         return f"/docs#{self.slug}"
 
-    def problem(self, detail: str, wrong: Sequence[errors.Detail] = ()) -> ProblemDetails:
+    def problem(
+        self, detail: str, wrong: Sequence[errors.Detail] = (), code: str | None = None
+    ) -> ProblemDetails:
         """Return one problem of this kind, for the client; `instance` is the request's to add."""
         fields = [FieldError(**error) for error in wrong[:MAX_ERRORS]] or None
-        return ProblemDetails(self.type, self.title, self.status, detail, errors=fields)
+        return ProblemDetails(self.type, self.title, self.status, detail, None, fields, code)
 
 
 UNREADABLE = Kind(400, "unreadable-request", "The request cannot be read")
@@ -93,6 +98,7 @@ DOMAIN: tuple[tuple[type[errors.AttendError], Kind], ...] = (
     (errors.LimitExceeded, TOO_LARGE),
     (errors.OverTime, OVER_TIME),
     (errors.InvalidRequest, Kind(422, "invalid-request", "The request is invalid")),
+    (errors.Forbidden, NOT_ALLOWED),
     (errors.NotFound, NO_PATH),
     (errors.ReadOnly, NOT_ALLOWED),
     (errors.Conflict, Kind(409, "conflict", "The state of the data forbids it")),
@@ -176,13 +182,15 @@ def problem_of(
     elif isinstance(error, errors.UnknownCollection):
         advice = "Create it with PUT /v1/collections/{collection}, or with 'attend build'."
         error = errors.UnknownCollection(f"{error} {advice}", field=error.field)
+    code = None
     if isinstance(error, errors.AttendError):
         kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
+        code = type(error).__name__
         if kind.status < 500 or kind is OVER_TIME:
             details = list(error.details)
             if not details and error.field is not None:
                 details = [{"field": error.field, "reason": str(error)}]
-            return kind.problem(str(error), details)
+            return kind.problem(str(error), details, code)
         failure = next(sentence for domain, sentence in FAILURES if isinstance(error, domain))
     elif isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
@@ -190,7 +198,7 @@ def problem_of(
     else:
         kind, failure = INTERNAL, "This is an error of the server."
     place = reference or f"the request id {g.id}"
-    return kind.problem(f"{failure} Its log has the details under {place}.")
+    return kind.problem(f"{failure} Its log has the details under {place}.", code=code)
 
 
 def respond(error: Exception, *, names_all: bool) -> Response:

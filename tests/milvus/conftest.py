@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from attend.collection.collection import Collection
 from attend.collection.data import Data
+from attend.connect.client import RemoteLibrary
 from attend.encoder import SentenceEncoder
 from tests.milvus.contract import WIDTH
 from tests.milvus.server import MilvusServer, Unavailable, running
+from tests.served import served
 
 REQUIRED = "ATTEND_REQUIRE_MILVUS"
 """Where this is set, a machine without Milvus fails these tests; elsewhere it skips them."""
@@ -31,17 +34,21 @@ def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusSe
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="package", params=["local", "milvus"])
+@pytest.fixture(scope="package", params=["local", "remote", "milvus"])
 def library(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tiny_encoder: SentenceEncoder,
-) -> Iterator[Data]:
-    """A library of either engine, whose encoder is the tiny one."""
+) -> Iterator[Data | RemoteLibrary]:
+    """A library of either engine, or on a server; its encoder is the tiny one."""
     if request.param == "milvus":
         where = f"{request.getfixturevalue('milvus_server').engine}/contract"
     else:
         where = str(tmp_path_factory.mktemp("contract"))
+    if request.param == "remote":
+        with served(Path(where), tiny_encoder) as library:
+            yield library
+        return
     data = Data(where, load_encoder=lambda name: tiny_encoder)
     yield data
     data.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from attend.api.documents import Written
 from attend.collection.collection import Collection
 from attend.collection.data import Data
+from attend.connect.client import RemoteLibrary
 from tests.milvus.contract import WIDTH, check, drawn, query
 
 ORDER = [
@@ -105,7 +108,10 @@ def test_any_writes_and_deletions_leave_what_brute_force_says(empty: Collection,
 def test_another_handle_of_the_library_sees_what_was_written(
     library: Data, empty: Collection
 ) -> None:
-    other = Data(_where(library), load_encoder=library.encoder)
+    if isinstance(library, RemoteLibrary):
+        other: Any = RemoteLibrary(library.server.url)
+    else:
+        other = Data(_where(library), load_encoder=library.encoder)
     made = drawn((f"h{at}" for at in range(5)), 9)
     empty.upsert([each.document for each in made.values()])
     asked = query(9, WIDTH)

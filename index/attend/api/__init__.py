@@ -4,3 +4,39 @@ Requests are pydantic models, validated once for Python, the command line and HT
 publishes the same models as its OpenAPI schemas. A model refuses unknown fields, and a wrong value
 becomes an `InvalidRequest` whose sentence names the field.
 """
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if TYPE_CHECKING:
+    from attend.api.answers import AcrossAnswer, Answer, Facet, Matrix, Predicted, Recommended
+    from attend.api.documents import CollectionInfo, Written
+    from attend.api.feedback import FeedbackAdded, InteractionsAdded
+    from attend.api.learning import StoredProjection
+
+__all__ = [
+    "AcrossAnswer",
+    "Answer",
+    "CollectionInfo",
+    "Facet",
+    "FeedbackAdded",
+    "InteractionsAdded",
+    "Matrix",
+    "Predicted",
+    "Recommended",
+    "StoredProjection",
+    "Written",
+]
+
+# Imported when they are used: beside the replies stand the models of requests, which a client of a
+# server leaves to the server.
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "answers": ["AcrossAnswer", "Answer", "Facet", "Matrix", "Predicted", "Recommended"],
+        "documents": ["CollectionInfo", "Written"],
+        "feedback": ["FeedbackAdded", "InteractionsAdded"],
+        "learning": ["StoredProjection"],
+    },
+)

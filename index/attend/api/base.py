@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field as DataclassField
@@ -12,7 +13,6 @@ from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -37,11 +37,13 @@ DEFAULT_COLLECTION = "default"
 MAX_ATTEND = 100_000
 MAX_CURSOR = 1024
 MAX_DOCUMENTS = 10_000
+MAX_FACETS = 32
 MAX_FIELDS = 256
 MAX_K = 10_000
 MAX_PAGE = 1000
 MAX_ROW = 2**63 - 1
 MAX_TEXT = 1_000_000
+MAX_VALUES = 1000
 MAX_WIDTH = 65_536
 MAX_DETAILS = 100
 MAX_DIVERSE = 1000
@@ -57,8 +59,8 @@ Model = TypeVar("Model", bound="Request")
 
 
 def _numbers(vector: object) -> object:
-    """Return arrays and tuples as lists."""
-    if isinstance(vector, np.ndarray):
+    """Return arrays, of NumPy or another library, and tuples as lists."""
+    if hasattr(vector, "tolist"):
         return vector.tolist()
     return list(vector) if isinstance(vector, tuple) else vector
 
@@ -380,6 +382,16 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest for what is no name of a collection."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InvalidRequest(
+            f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
+            f"beginning with -.",
+            field="collection",
+        )
 
 
 def keywords_of(model: type[Request]) -> Callable[[Method], Method]:

@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Annotated, Any, Protocol, TypeAlias
 
-import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
 from attend.api import base
 from attend.core.errors import InvalidRequest
 from attend.core.types import WHOLE, Document, ScorerName
-from attend.store.selection import MAX_FACETS, MAX_VALUES
 
 MAX_TEXTS = 64
 """Texts of one document, by name."""
@@ -31,7 +29,7 @@ def _by_name(vectors: object) -> object:
 
 def _listed(vectors: object) -> object:
     """Return one vector or several as a list of vectors."""
-    items = vectors.tolist() if isinstance(vectors, np.ndarray) else vectors
+    items = vectors.tolist() if hasattr(vectors, "tolist") else vectors
     is_one = isinstance(items, list | tuple) and items and isinstance(items[0], int | float)
     return [items] if is_one else items
 
@@ -226,10 +224,10 @@ class ReadRequest(base.Request):
 class FacetsRequest(base.Request):
     """The fields whose values to count, and the documents over which."""
 
-    fields: list[base.Path] = Field(min_length=1, max_length=MAX_FACETS)
+    fields: list[base.Path] = Field(min_length=1, max_length=base.MAX_FACETS)
     """Fields of value or payload (dotted)."""
     filter: base.Filter | None = None
-    limit: int = Field(10, ge=1, le=MAX_VALUES)
+    limit: int = Field(10, ge=1, le=base.MAX_VALUES)
     """How many values of each, the most frequent first."""
 
 

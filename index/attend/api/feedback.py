@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from numbers import Real
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -17,15 +17,14 @@ from pydantic import (
 
 from attend.api import base
 from attend.api.search import AnyQuery, Query
-from attend.core.types import MAX_WEIGHT, Example
-from attend.store import Interaction, StoredExample
+from attend.core.types import MAX_WEIGHT, Example, Interaction
 
 
 def _check_number(label: object) -> object:
     """Pydantic would take "yes" for true, and true for 1."""
     if isinstance(label, bool):
         return float(label)
-    if not isinstance(label, int | float | np.number):
+    if not isinstance(label, Real):
         raise ValueError("a label is a number, true or false")
     return label
 
@@ -71,6 +70,8 @@ class FeedbackRequest(base.Request):
     """Labels of documents for queries."""
 
     items: list[FeedbackItem] = Field(max_length=base.MAX_DOCUMENTS)
+    delete_stored: bool = False
+    """Delete the feedback stored before, in the same step."""
 
 
 class FeedbackDeletion(base.Request):
@@ -128,6 +129,8 @@ class InteractionsRequest(base.Request):
     liked_from: FiniteFloat | None = None
     """From now on numbers from here up are likes, of all that are stored; null: chosen from the
     data again. Stays as it is if absent."""
+    delete_stored: bool = False
+    """Delete the interactions stored before, in the same step."""
 
 
 class InteractionListing(base.Request):
@@ -164,6 +167,18 @@ class FeedbackAdded(base.Reply):
     """The number of judgements stored now."""
     questions: int | None = None
     """The number of different queries among those sent; only the command line gives it."""
+
+
+class StoredExample(base.Reply):
+    """An example as it was added; `query` is None for a vector."""
+
+    id: int
+    query: str | None
+    document: str
+    label: float
+    position: int | None
+    source: str
+    created: str
 
 
 class FeedbackPage(base.Reply):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from attend.api.base import MAX_DOCUMENTS, MAX_ROW, Reply, Request, WrongField
 from attend.api.feedback import FeedbackItem
-from attend.store import Role, StoredProjection
+from attend.core.types import Role
 
 Objective = Literal["ranking", "answers", "interactions", "ratings"]
 
@@ -104,6 +104,8 @@ class ActivateRequest(Request):
 
     force: bool = False
     """Also one that its training has not promoted; its report then says so."""
+    expected: int | None = Field(None, ge=0, le=MAX_ROW)
+    """Activate only while this version answers; 0 is the untrained one."""
 
 
 class RollbackRequest(Request):
@@ -124,6 +126,25 @@ class CompareRequest(Request):
     have learned from."""
     by: str = Field("ndcg@10", max_length=32)
     """The measure by which gains are told."""
+
+
+class StoredProjection(Reply):
+    """A row of the table of projections, without its weights.
+
+    `parent` is the version that was active before the last activation of this one: a rollback
+    returns to it. 0 is the untrained version, in roles other than search.
+    """
+
+    version: int
+    kind: str
+    fingerprint: str
+    created: str
+    note: Mapping[str, Any]
+    tuning: Mapping[str, Any]
+    report: Mapping[str, Any]
+    parent: int | None
+    active: bool
+    role: Role = "search"
 
 
 class ProjectionList(Reply):

@@ -7,13 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from attend.api import base
 from attend.core.settings import LEAST_COVERAGE, MAX_LEXICAL, MAX_RERANK, MOST_COVERAGE
 from attend.core.types import ScorerName
-from attend.store.selection import MAX_FACETS
 
 MAX_PARTS = 1000
 """Documents or parts of one query."""
@@ -45,7 +43,9 @@ def _spelled_out(query: object) -> object:
     """Return a query that is only a text or a vector as an object."""
     if isinstance(query, str):
         return {"text": query}
-    return {"vector": query} if isinstance(query, list | tuple | np.ndarray) else query
+    return (
+        {"vector": query} if isinstance(query, list | tuple) or hasattr(query, "tolist") else query
+    )
 
 
 AnyPart = Annotated[
@@ -244,7 +244,7 @@ class SearchOptions(base.Request):
     payload if absent."""
     include: base.Included | None = None
     """text: add the document's text and the passage that matched; passage: the passage alone."""
-    facets: list[base.Path] | None = Field(None, max_length=MAX_FACETS)
+    facets: list[base.Path] | None = Field(None, max_length=base.MAX_FACETS)
     """Fields of value or payload whose most frequent values are counted, over all documents that
     filter and mask let pass."""
     consistency: base.Consistency | None = None

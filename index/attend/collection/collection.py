@@ -16,14 +16,14 @@ from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, In
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
-from attend.collection.reading import Page, Readers, info_of, page_of
+from attend.collection.reading import Readers, info_of, page_of
 from attend.collection.versions import by_hand, until_stable
 from attend.core.coalesce import Coalescer, collecting, tell, timed
 from attend.core.deadline import check_deadline
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
-from attend.core.types import Document, Json, OnStage
+from attend.core.types import Document, Json, OnStage, Page
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train

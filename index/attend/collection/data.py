@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from attend import encoder as encoders
 from attend.api.answers import AcrossAnswer
-from attend.api.base import DEFAULT_COLLECTION, NAME_PATTERN, keywords_of, parse
+from attend.api.base import DEFAULT_COLLECTION, check_name, keywords_of, parse
 from attend.api.documents import CollectionSettings
 from attend.api.search import AcrossRequest, SearchRequest
 from attend.collection.collection import Collection
@@ -109,6 +109,12 @@ class Data:
         self._opening: dict[str, SlowLock] = {}
         self._retired: list[threading.Timer] = []
         self._loading = SlowLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def folder(self) -> Path:
@@ -524,16 +530,6 @@ def _differs(name: str, has: Settings, other: Settings) -> CollectionExists:
     )
 
 
-def check_name(name: str) -> None:
-    """Raises InvalidRequest for what is no name of a collection."""
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise InvalidRequest(
-            f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
-            f"beginning with -.",
-            field="collection",
-        )
-
-
 def is_address(where: str | Path) -> bool:
     """Return whether collections live elsewhere than in a folder."""
     return _ADDRESS.match(str(where)) is not None
@@ -556,7 +552,7 @@ def engine_of(where: str | Path, *, read_only: bool = False) -> Engine:
     raise InvalidRequest(
         f"{str(where)!r} is an address, but a data folder is expected: no engine {scheme!r} is "
         f"installed. For milvus://HOST:PORT/LIBRARY run 'pip install attend-retrieval[milvus]'. "
-        f"There is no client for an Attend server: send it HTTP requests, which its page /docs "
-        f"describes.",
+        f"Commands work where the collections are; in Python attend.open('http://HOST:PORT') opens "
+        f"the library of an Attend server.",
         field="engine",
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
 
 from attend.api.documents import CollectionInfo
 from attend.attention import default_scale
-from attend.core.types import Json
+from attend.core.types import Json, Page
 from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
@@ -18,7 +17,7 @@ from attend.search.hits import cursor as cursor_of
 from attend.search.hits import fingerprint, place
 from attend.search.queries import FeedbackReader, QueryEncoder
 from attend.search.values import ValueTypes, filter_hints
-from attend.store import CollectionStore, StoredDocument, compile_filter
+from attend.store import CollectionStore, compile_filter
 from attend.store.selection import whole_number
 
 NO_HELP = (
@@ -57,17 +56,6 @@ class Readers:
     @cached_property
     def predictor(self) -> Predictor:
         return Predictor(self._collection, self.histories)
-
-
-class Page(NamedTuple):
-    """Some documents; `next` is the cursor of the following page, None at the end.
-
-    `hints` names fields of a filter that no document has, where no document passes it."""
-
-    documents: Sequence[StoredDocument]
-    next: str | None
-    total: int
-    hints: Sequence[str] | None = None
 
 
 def page_of(

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from attend.core.types import Bool, Float32, Floats, Int64
+from attend.core.types import Bool, Float32, Floats, Int64, QueryInput
 
 FloatArray = TypeVar("FloatArray", bound=Floats)
 
@@ -288,3 +288,12 @@ class KeyTable:
         for rows in parts:
             places, present = locate(ascending, rows)
             yield self.some(np.sort(order[places[present]]))
+
+
+def same_question(query: QueryInput) -> str | bytes:
+    """Return what the examples of one question have in common: its text, or its stored numbers.
+
+    >>> same_question([1, 0]) == same_question((1.0, 0.0))
+    True
+    """
+    return query if isinstance(query, str) else np.asarray(query, dtype=np.float32).tobytes()

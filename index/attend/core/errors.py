@@ -5,8 +5,10 @@ AttendError
 ├── InvalidRequest        what was asked cannot be done as asked (a field, a value, a range)
 │   ├── UnknownField      a value, payload or text field that no document has
 │   ├── Unsupported       what another engine can do, but this one cannot
+│   ├── Cancelled         a training that whoever asked for it stopped
 │   ├── DimensionMismatch a vector of another width than the collection's
 │   └── KeylessDocuments  a query by documents that have neither text nor a vector
+├── Forbidden             a server asks for another key
 ├── NotFound
 │   ├── UnknownCollection
 │   ├── UnknownAlias
@@ -21,6 +23,7 @@ AttendError
 ├── CannotWrite           the disk does not take it: full, or not to be written to
 ├── Unavailable           a server that it needs does not answer, or not in time
 │   ├── Opening           a collection is being opened, or an encoder loaded
+│   ├── Unconfirmed       a write whose answer was lost: it may be stored
 │   ├── OutOfFiles        the process has as many open files as the system allows
 │   └── OutOfMemory       the machine has no memory left for it
 ├── LimitExceeded         larger than a stated limit
@@ -84,6 +87,13 @@ class Unsupported(InvalidRequest):
     """What another engine can do, but not the one that keeps the collection."""
 
 
+class Cancelled(InvalidRequest):
+    """The training was stopped by whoever asked for it."""
+
+    def __init__(self) -> None:
+        super().__init__("The training was stopped; nothing was promoted, and nothing was lost.")
+
+
 class DimensionMismatch(InvalidRequest):
     """A vector whose width is not the collection's."""
 
@@ -111,6 +121,10 @@ class KeylessDocuments(InvalidRequest):
             field="query",
         )
         self.rows = frozenset(rows)
+
+
+class Forbidden(AttendError):
+    """A server has no such key, or the key does not allow what was asked."""
 
 
 class NotFound(AttendError):
@@ -170,6 +184,10 @@ class Unavailable(AttendError):
 
 class Opening(Unavailable):
     """A collection is being opened, or an encoder loaded, for longer than a caller waits."""
+
+
+class Unconfirmed(Unavailable):
+    """A write was sent, and its answer was lost; it may be stored."""
 
 
 class OutOfFiles(Unavailable):

@@ -9,19 +9,20 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # a client of a server imports this module, and has no need of numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
-Float16: TypeAlias = NDArray[np.float16]
-Float32: TypeAlias = NDArray[np.float32]
-Float64: TypeAlias = NDArray[np.float64]
-Floats: TypeAlias = NDArray[np.floating[Any]]
-Int64: TypeAlias = NDArray[np.int64]
-Bool: TypeAlias = NDArray[np.bool_]
+Float16: TypeAlias = "NDArray[np.float16]"
+Float32: TypeAlias = "NDArray[np.float32]"
+Float64: TypeAlias = "NDArray[np.float64]"
+Floats: TypeAlias = "NDArray[np.floating[Any]]"
+Int64: TypeAlias = "NDArray[np.int64]"
+Bool: TypeAlias = "NDArray[np.bool_]"
 
 ScorerName: TypeAlias = Literal["dot", "cosine", "laplace"]
 """The scorers without parameters of their own; `attend.attention.SCORERS` has their functions."""
@@ -33,7 +34,7 @@ MISSING_VALUE: None = None
 """A document without a value: left out of a blend, and reported as coverage."""
 
 
-Vectors: TypeAlias = Sequence[float] | Sequence[Sequence[float]] | Float32
+Vectors: TypeAlias = "Sequence[float] | Sequence[Sequence[float]] | Float32"
 """One vector (d,), or several (n, d)."""
 
 WHOLE = "vector"
@@ -91,7 +92,7 @@ def id_fault(id: str) -> str | None:
     return None
 
 
-QueryInput: TypeAlias = str | Sequence[float] | Float32
+QueryInput: TypeAlias = "str | Sequence[float] | Float32"
 """A query as a caller gives it: a text, or a vector (d,)."""
 
 MAX_WEIGHT = 1e6
@@ -113,10 +114,45 @@ class Example(NamedTuple):
     source: str | None = None
 
 
-def same_question(query: QueryInput) -> str | bytes:
-    """Return what the examples of one question have in common: its text, or its stored numbers.
+class StoredDocument(NamedTuple):
+    """A document as stored. `row` is its id inside, `id` the caller's."""
 
-    >>> same_question([1, 0]) == same_question((1.0, 0.0))
-    True
+    row: int
+    id: str
+    fields: Mapping[str, str]
+    value: Json
+    payload: Mapping[str, Json]
+
+
+class Page(NamedTuple):
+    """Some documents; `next` is the cursor of the following page, None at the end.
+
+    `hints` names fields of a filter that no document has, where no document passes it."""
+
+    documents: Sequence[StoredDocument]
+    next: str | None
+    total: int
+    hints: Sequence[str] | None = None
+
+
+class Interaction(NamedTuple):
+    """An interaction of a user with a document, by the callers' ids.
+
+    Attributes:
+        value: a rating, a label, …; None if there is no value.
+        time: seconds since 1970; None if unknown.
     """
-    return query if isinstance(query, str) else np.asarray(query, dtype=np.float32).tobytes()
+
+    user: str
+    document: str
+    value: Json = None
+    time: float | None = None
+
+
+Role: TypeAlias = Literal["search", "recommend", "predict"]
+"""The task of a version: searches, recommendations, or predicted ratings.
+
+One version is active in each role; before one is trained it is number 0, the untrained one.
+"""
+
+ROLES: tuple[Role, ...] = get_args(Role)

@@ -136,7 +136,7 @@ class Checks(Protocol):
         """Repair the problems of the checks of these names, if they can be repaired."""
 
 
-Selected: TypeAlias = tuple[View, Int64 | None, Int64]
+Selected: TypeAlias = "tuple[View, Int64 | None, Int64]"
 """The snapshot of one search; see `SnapshotSource.select`."""
 
 OnSettings: TypeAlias = Callable[[Settings], None]

@@ -30,10 +30,10 @@ import numpy as np
 import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from attend.api.base import NAME_PATTERN, invalid, parse
+from attend.api.base import NAME_PATTERN, check_name, invalid, parse
 from attend.api.documents import CollectionSettings
 from attend.collection.collection import Collection
-from attend.collection.data import MAX_ALIASES, Data, check_name
+from attend.collection.data import MAX_ALIASES, Data
 from attend.core.errors import (
     CannotWrite,
     CollectionExists,

@@ -14,12 +14,11 @@ from typing import Any
 
 from attend.api.base import parse
 from attend.api.learning import Objective, TrainRequest
-from attend.core.errors import Conflict
+from attend.core.errors import Cancelled, Conflict
 from attend.core.types import Json
 from attend.engines.engine import StoredCollection
 from attend.learning.task import (
     FEWEST_QUESTIONS,
-    Cancelled,
     NewVersion,
     NothingToLearn,
     Progress,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from attend.api.learning import OBJECTIVE_ROLES, Objective, TrainRequest
-from attend.core.errors import Conflict, InvalidRequest
+from attend.core.errors import Cancelled, Conflict, InvalidRequest
 from attend.core.settings import Tuning
 from attend.core.types import Json, OnStage
 from attend.engines.engine import StoredCollection
@@ -51,13 +51,6 @@ data that grow so are so much alike that their levels together make one chance i
 sequential tests: Pocock 1977): .018 at the first, .048 after ten, .050 after thirty."""
 
 Progress = OnStage
-
-
-class Cancelled(InvalidRequest):
-    """The training was stopped by whoever asked for it."""
-
-    def __init__(self) -> None:
-        super().__init__("The training was stopped; nothing was promoted, and nothing was lost.")
 
 
 class NothingToLearn(Exception):

@@ -30,8 +30,9 @@ from attend.api.learning import (
 )
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.collection import Collection
+from attend.core.arrays import same_question
 from attend.core.errors import InvalidRequest, SourceError
-from attend.core.types import Float64, QueryInput, same_question
+from attend.core.types import Float64, QueryInput
 from attend.measure import statistics
 from attend.measure.statistics import Interval, dcg, ndcg, paired_randomisation
 from attend.source import RowItem, RowProblem

@@ -201,7 +201,9 @@ def read_model(store: CollectionStore, number: int) -> ActiveModel:
 
 # -- predictions ----------------------------------------------------------------------------
 
-Predictions: TypeAlias = tuple[Sequence[Mapping[str, Json]], Float64, Float64, Float64 | None, bool]
+Predictions: TypeAlias = (
+    "tuple[Sequence[Mapping[str, Json]], Float64, Float64, Float64 | None, bool]"
+)
 """Answers (t); the weights of the null key (t,) and of the history (t, h), which sum to one; what
 each document adds to the baseline (t, h), for numbers; true if the std was fitted to held-out
 ratings."""

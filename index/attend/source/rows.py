@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
 from attend.core.errors import SourceError
 from attend.core.types import Json, id_fault
 
@@ -439,11 +437,11 @@ def as_vector(cell: Json) -> list[float] | None:
     if not all(issubclass(kind, int | float) and kind is not bool for kind in kinds):
         return None
     try:
-        numbers = np.array(cell, dtype=np.float64)
+        numbers = [float(number) for number in cell]  # type: ignore[arg-type] # by the check above
     except OverflowError:  # a whole number of hundreds of digits
         return None
     # False for NaN too.
-    return numbers.tolist() if np.abs(numbers).max() <= FLOAT32_MAX else None
+    return numbers if all(-FLOAT32_MAX <= number <= FLOAT32_MAX for number in numbers) else None
 
 
 def seconds_of(cell: Json) -> float | None:

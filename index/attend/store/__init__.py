@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 import numpy as np
 
 from attend.api.answers import Facet
-from attend.api.base import Reply
+from attend.api.feedback import StoredExample as StoredExample
+from attend.api.learning import StoredProjection as StoredProjection
 from attend.core.arrays import KeyTable
 from attend.core.errors import Conflict, UnknownDocument, Unsupported
 from attend.core.liking import Liking
+from attend.core.types import ROLES as ROLES
 from attend.core.types import Bool, Document, Float32, Float64, Int64, Json
+from attend.core.types import Interaction as Interaction
+from attend.core.types import Role as Role
+from attend.core.types import StoredDocument as StoredDocument
 from attend.store.filters import Predicate as Predicate
 from attend.store.filters import compile_filter as compile_filter
 from attend.store.words import Lexical
@@ -57,16 +62,6 @@ class TooFarBehind(Exception):
     """The removals since the reader's state are no longer stored: it must read all keys again."""
 
 
-class StoredDocument(NamedTuple):
-    """A document as stored. `row` is its id inside, `id` the caller's."""
-
-    row: int
-    id: str
-    fields: Mapping[str, str]
-    value: Json
-    payload: Mapping[str, Json]
-
-
 class StoredKey(NamedTuple):
     """The source of a key: a part of a field, or the question of an example.
 
@@ -94,15 +89,6 @@ class StoredKey(NamedTuple):
 
 EXAMPLE = "@example"
 """The field of keys that are queries of examples."""
-
-
-Role: TypeAlias = Literal["search", "recommend", "predict"]
-"""The task of a version: searches, recommendations, or predicted ratings.
-
-One version is active in each role; before one is trained it is number 0, the untrained one.
-"""
-
-ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Terms(NamedTuple):
@@ -138,25 +124,6 @@ class VersionDetails(TypedDict, total=False):
     """Stored with the version."""
     replaces: int | None
     """A version that goes with this step, unless it has ever been activated."""
-
-
-class StoredProjection(Reply):
-    """A row of the table of projections, without its weights.
-
-    `parent` is the version that was active before the last activation of this one: a rollback
-    returns to it. 0 is the untrained version, in roles other than search.
-    """
-
-    version: int
-    kind: str
-    fingerprint: str
-    created: str
-    note: Mapping[str, Any]
-    tuning: Mapping[str, Any]
-    report: Mapping[str, Any]
-    parent: int | None
-    active: bool
-    role: Role = "search"
 
 
 class StoredVersion(NamedTuple):
@@ -239,18 +206,6 @@ class NewExample(NamedTuple):
     source: str = "given"
 
 
-class StoredExample(Reply):
-    """An example as it was added; `query` is None for a vector."""
-
-    id: int
-    query: str | None
-    document: str
-    label: float
-    position: int | None
-    source: str
-    created: str
-
-
 class ExampleSet(NamedTuple):
     """All examples, read at one moment. Questions and examples are in the order of their ids."""
 
@@ -261,20 +216,6 @@ class ExampleSet(NamedTuple):
     weights: Float64  # (e,)
     positions: Int64  # (e,) 0 for unknown
     ids: Int64  # (e,)
-
-
-class Interaction(NamedTuple):
-    """An interaction of a user with a document, by the callers' ids.
-
-    Attributes:
-        value: a rating, a label, …; None if there is no value.
-        time: seconds since 1970; None if unknown.
-    """
-
-    user: str
-    document: str
-    value: Json = None
-    time: float | None = None
 
 
 class InteractionSet(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.api.answers import Facet
+from attend.api.base import MAX_VALUES
 from attend.core.arrays import KeyTable
 from attend.core.deadline import NO_DEADLINE, checked, until
 from attend.core.errors import Conflict
@@ -47,7 +48,7 @@ from attend.store import (
 from attend.store.connections import Connections
 from attend.store.filters import Predicate
 from attend.store.migrations import migrations
-from attend.store.selection import MAX_VALUES, FieldIndexes, Selection, check_facets, whole_number
+from attend.store.selection import FieldIndexes, Selection, check_facets, whole_number
 from attend.store.sql import LISTED
 from attend.store.words import TOKENIZER, FewerWords, Lexical, WordCache, WordReader
 

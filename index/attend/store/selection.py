@@ -23,6 +23,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.api.answers import Facet, FacetValue
+from attend.api.base import MAX_FACETS
 from attend.core.errors import AttendError, InvalidRequest
 from attend.core.types import Int64, Json
 from attend.store.connections import Connections
@@ -287,9 +288,6 @@ OVERHEAD = 100
 
 FEW_ROWS = 200
 """Reading this number of documents is faster than looking up all that another condition matches."""
-
-MAX_FACETS = 32
-MAX_VALUES = 1000
 
 FEW = 10
 """If at most one document in this number is counted, the index of rows is the shorter way."""

@@ -12,10 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from attend.api.base import ABSENT, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
+from attend.core.arrays import same_question
 from attend.core.errors import AttendError, InvalidRequest, SourceError, UnknownDocument
 from attend.core.liking import Liking
 from attend.core.settings import Settings
-from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
+from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput
 from attend.engines.engine import StoredCollection
 from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved

@@ -21,8 +21,9 @@ from typing import TypeAlias
 import numpy as np
 
 from attend.api.base import MAX_TEXT
+from attend.core.arrays import same_question
 from attend.core.errors import SourceError
-from attend.core.types import MAX_WEIGHT, Example, Json, QueryInput, same_question
+from attend.core.types import MAX_WEIGHT, Example, Json, QueryInput
 from attend.source import Row, RowItem, RowProblem, Source, open_source, sample
 from attend.source.columns import Columns, Layout, guess_columns, matching
 from attend.source.files import SAVE_AS, JsonLinesFile, TableFormat, TextFile

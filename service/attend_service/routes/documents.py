@@ -36,6 +36,7 @@ ALL = "/v1/collections/{collection}/documents"
 ONE = "/v1/collections/{collection}/documents/{id}"
 FACETS = "/v1/collections/{collection}/documents/facets"
 DELETE = "/v1/collections/{collection}/documents/delete"
+LIST = "/v1/collections/{collection}/documents/list"
 EXAMPLE = {
     "documents": [
         {
@@ -258,11 +259,13 @@ def upsert_documents(collection: str, body: api.UpsertRequest | list[Document]) 
 @operations.add("GET", ALL)
 def list_documents(collection: str, query: api.ListingRequest) -> DocumentPage:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
-    opened = collection_of(collection)
-    with opened.consistent(query.consistency):
-        page = opened.page(query.filter, cursor=query.cursor, limit=query.limit)
-    documents = [_document(stored) for stored in page.documents]
-    return DocumentPage(documents, page.next, page.total, page.hints)
+    return _page(collection, query)
+
+
+@operations.add("POST", LIST, example={"filter": {"year": {"lt": 1900}}, "limit": 1}, scope="read")
+def list_by_filter(collection: str, body: api.ListingRequest) -> DocumentPage:
+    """List documents as GET does, by a filter that is too long for an address."""
+    return _page(collection, body)
 
 
 @operations.add("GET", ONE)
@@ -323,6 +326,14 @@ def count_values(collection: str, body: api.FacetsRequest) -> FacetsAnswer:
         facets = opened.facets(body.fields, body.filter, limit=body.limit)
         total = opened.page(body.filter, limit=0).total
     return FacetsAnswer(facets, total)
+
+
+def _page(name: str, listing: api.ListingRequest) -> DocumentPage:
+    collection = collection_of(name)
+    with collection.consistent(listing.consistency):
+        page = collection.page(listing.filter, cursor=listing.cursor, limit=listing.limit)
+    documents = [_document(stored) for stored in page.documents]
+    return DocumentPage(documents, page.next, page.total, page.hints)
 
 
 def _document(stored: StoredDocument) -> DocumentAnswer:

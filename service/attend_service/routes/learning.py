@@ -63,7 +63,9 @@ def give_feedback(collection: str, body: labels.FeedbackRequest) -> labels.Feedb
     `position` is the rank at which the document was shown, from 1. The same query and document
     again replaces the earlier label. A bare list is taken too, and so is a single judgement.
     """
-    return replace(add_feedback(collection_of(collection), body.items), questions=None)
+    opened = collection_of(collection)
+    added = add_feedback(opened, body.items, delete_stored=body.delete_stored)
+    return replace(added, questions=None)
 
 
 @operations.add("GET", FEEDBACK)
@@ -162,7 +164,7 @@ def activate_projection(collection: str, version: int, query: api.ActivateReques
     opened = collection_of(collection)
     # Checked here as well: 0 means "the active one" further in.
     _version(opened.projections(), version)
-    opened.activate(version, force=query.force)
+    opened.activate(version, query.expected, force=query.force)
     return api.Activated(version)
 
 

@@ -195,7 +195,9 @@ def add_interactions(collection: str, body: api.InteractionsRequest) -> api.Inte
     """
     opened = collection_of(collection)
     liked_from = body.liked_from if "liked_from" in body.model_fields_set else ABSENT
-    return feedback.add_interactions(opened, body.items, liked_from=liked_from)
+    return feedback.add_interactions(
+        opened, body.items, delete_stored=body.delete_stored, liked_from=liked_from
+    )
 
 
 # Users and their interactions are read by those who write them, not by all who may search.

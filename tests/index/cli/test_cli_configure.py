@@ -118,7 +118,7 @@ def test_an_address_is_no_data_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = invoke("build", ROOT / "examples/intents.csv", "--data", "http://localhost:8000")
     assert told.exit_code == 1
-    assert "There is no client for an Attend server" in told.stderr
+    assert "attend.open('http://HOST:PORT') opens the library of an Attend server" in told.stderr
     assert not (tmp_path / "http:").exists()
 
 
