@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import runpy
 import time
 import uuid
@@ -42,13 +41,11 @@ LIMIT = 120.0
 
 @pytest.fixture(params=["local", "remote"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A library, local or on a server, and the encoder that its collections of texts have."""
+    """A library, in a folder or on a server."""
     if request.param == "local":
         library: Any = request.getfixturevalue("library")
         yield library
         return
-    if importlib.util.find_spec("attend.connect.client") is None:
-        pytest.skip("There is no client for a remote library yet (attend.connect.client).")
     library = attend.open(request.getfixturevalue("server"))
     yield library
     library.close()
