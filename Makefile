@@ -5,9 +5,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8000
 CLUSTER := .venv-cluster
+JUDGES := .venv-judges
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test suite fast quick nightly check fix hooks coverage docs links test-cluster soak looks bench clean
+.PHONY: help install demo test suite fast quick nightly check fix hooks coverage docs links test-cluster test-judges soak looks bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +61,9 @@ links: $(VENV)/installed-docs  ## Check the documentation's links to other sites
 test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a Milvus cluster of twelve processes
 	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py
 
+test-judges: $(JUDGES)/installed  ## Run the suites and clients of other projects over the connectors
+	$(JUDGES)/bin/python -m pytest -q tests/judges
+
 soak: $(VENV)/installed-tests  ## Ten minutes of load, 200 kills under load, then each operation let fail at each stage
 	$(BIN)/python -m tests.soak --minutes 10 --kills 200
 	$(BIN)/python -m tests.soak --faults
@@ -73,7 +77,7 @@ bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for tw
 	done
 
 clean:  ## Remove what was installed and built here
-	rm -rf $(VENV) $(CLUSTER) demo-data looks docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER) $(JUDGES) demo-data looks docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Stamps: an installation is repeated only when what it installs has changed.
 $(VENV)/bin/python:
@@ -100,6 +104,15 @@ $(VENV)/installed-docs: docs/requirements.txt $(VENV)/installed
 
 $(VENV)/installed-benchmarks: benchmarks/requirements.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	@touch $@
+
+# What the code imports is pinned as elsewhere; what that brings is not, for others ask for older.
+$(JUDGES)/installed: requirements.txt requirements-connectors.txt tests/judges/requirements.txt
+	$(PYTHON) -m venv $(JUDGES)
+	sed '/^# What those bring/,$$d' requirements.txt > $(JUDGES)/direct.txt
+	$(JUDGES)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -r $(JUDGES)/direct.txt -r tests/judges/requirements.txt
+	$(JUDGES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 # etcd comes as a package of Debian's, unpacked and not installed.

@@ -31,13 +31,19 @@ def pins(text: str) -> dict[str, str]:
 DIRECT, BROUGHT = (ROOT / "requirements.txt").read_text().split("\n# What those bring")
 OPTIONALLY = "\n".join(
     (ROOT / f"requirements-{extra}.txt").read_text().split("\n# What it brings")[0]
-    for extra in ("milvus", "documents", "plots")
+    for extra in ("milvus", "documents", "plots", "connectors")
 )
 OPTIONAL = {
     "pymilvus": "pymilvus",
     "grpc": "grpcio",
     "markitdown": "markitdown",
     "matplotlib": "matplotlib",
+    "mcp": "mcp",
+    "langchain_core": "langchain-core",
+    "llama_index": "llama-index-core",
+    "haystack": "haystack-ai",
+    "mteb": "mteb",
+    "opentelemetry": "opentelemetry-api",
 }
 """By module, the packages that need not be installed."""
 PINNED = pins(DIRECT) | pins(BROUGHT.split("\n", 1)[1])
