@@ -112,7 +112,7 @@ def _value_answers(whole: Mapping[str, Any]) -> dict[str, Any]:
         member["description"] = f"A `ValueAnswer` of the type {kind}."
         member["properties"] = {**fields, **absent, "type": {**TEXT, "const": kind}}
         if kind in ("object", "nothing"):  # these have them whatever the coverage
-            member["properties"] |= {name: {**fields[name], **filled[name]} for name in filled}
+            member["properties"] |= filled
         else:
             empty = dict.fromkeys([*always, *sometimes], NULL)
             cases = [{**filled, "coverage": SOME}, {**empty, "coverage": NONE}]
@@ -142,9 +142,11 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.query is not None:
         for name, schema in _fields(operation.query).items():
             shown = {key: schema[key] for key in ("description",) if key in schema}
-            # OpenAPI's way to say that a parameter's text is JSON.
+            # OpenAPI's ways to say that a parameter's text is JSON, or names with commas.
             as_json = name in structured(operation.query)
             kind = {"content": {JSON: {"schema": schema}}} if as_json else {"schema": schema}
+            if not as_json and any("items" in option for option in schema.get("anyOf", ())):
+                kind["explode"] = False
             parameters.append({"name": name, "in": "query", **shown, **kind})
     if parameters:
         described["parameters"] = parameters
