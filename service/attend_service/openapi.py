@@ -32,10 +32,8 @@ PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "job": {"description": "The number of a job.", "schema": NUMBER, "example": 1},
 }
 NULL, TEXT = {"type": "null"}, {"type": "string"}
-VALUES: Mapping[str, Mapping[str, Any]] = {"boolean": {"type": "boolean"}, "mixed": {}}
-"""The schema of the `value` of an answer by its type, where it is no text."""
-SOME, NONE = {"type": "number", "exclusiveMinimum": 0}, {"type": "number", "const": 0}
-"""The schemas of the share of weight on documents with a value."""
+SURE = {"object": "fields", "nothing": "reason"}
+"""By the type of an answer, the key that is never null."""
 BINARY = {"type": "string", "format": "binary"}
 MEANINGS = {
     200: "Done.",
@@ -102,29 +100,24 @@ def _value_answers(whole: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an answer's value as a union by its type, and those of its members."""
     members: dict[str, Any] = {}
     fields = whole["properties"]
-    for kind, (always, sometimes) in VALUE_KEYS.items():
-        absent = dict.fromkeys(fields.keys() - {"type", "coverage", *always, *sometimes}, NULL)
-        filled = {
-            name: VALUES.get(kind, TEXT) if name == "value" else fields[name]["anyOf"][0]
-            for name in always
-        }
-        member = {**whole, "title": f"{kind.capitalize()}Answer"}
-        member["description"] = f"A `ValueAnswer` of the type {kind}."
-        member["properties"] = {**fields, **absent, "type": {**TEXT, "const": kind}}
-        if kind in ("object", "nothing"):  # these have them whatever the coverage
-            member["properties"] |= filled
-        else:
-            empty = dict.fromkeys([*always, *sometimes], NULL)
-            cases = [{**filled, "coverage": SOME}, {**empty, "coverage": NONE}]
-            member["oneOf"] = [{"required": [*case], "properties": case} for case in cases]
-        members[kind] = member
-    places = {kind: SCHEMAS + member["title"] for kind, member in members.items()}
+    for kind, keys in VALUE_KEYS.items():
+        absent = dict.fromkeys(fields.keys() - {"type", "coverage", *keys}, NULL)
+        properties: dict[str, Any] = {**fields, **absent, "type": {**TEXT, "const": kind}}
+        if "value" in keys and kind != "mixed":
+            value = {"type": "boolean"} if kind == "boolean" else TEXT
+            properties["value"] = {**fields["value"], "anyOf": [value, NULL]}
+        if kind in SURE:  # the others are null where no document has a value
+            properties[SURE[kind]] = fields[SURE[kind]]["anyOf"][0]
+        name = f"{kind.capitalize()}Answer"
+        about = f"A `ValueAnswer` of the type {kind}."
+        members[name] = {**whole, "title": name, "description": about, "properties": properties}
+    places = {kind: SCHEMAS + name for kind, name in zip(VALUE_KEYS, members, strict=True)}
     union = {
         "description": whole["description"],
         "oneOf": [{"$ref": place} for place in places.values()],
         "discriminator": {"propertyName": "type", "mapping": places},
     }
-    return {"ValueAnswer": union, **{member["title"]: member for member in members.values()}}
+    return {"ValueAnswer": union, **members}
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
@@ -144,8 +137,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
             shown = {key: schema[key] for key in ("description",) if key in schema}
             # OpenAPI's ways to say that a parameter's text is JSON, or names with commas.
             as_json = name in structured(operation.query)
-            kind = {"content": {JSON: {"schema": schema}}} if as_json else {"schema": schema}
-            if not as_json and any("items" in option for option in schema.get("anyOf", ())):
+            kind: dict[str, Any] = {"schema": schema}
+            if as_json:
+                kind = {"content": {JSON: kind}}
+            elif any("items" in option for option in schema.get("anyOf", ())):
                 kind["explode"] = False
             parameters.append({"name": name, "in": "query", **shown, **kind})
     if parameters:

@@ -62,7 +62,7 @@ def key_and_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[s
 
 
 def test_the_client_and_its_examples_compile(project: Path) -> None:
-    """This has the example of the documentation, and takes every error of `wrong.ts`, too: one that is no error any more is one itself."""
+    """So does the page of the documentation; an error of `wrong.ts` that is none is one, too."""
     checked = run(project, "npm", "run", "check")
     assert checked.returncode == 0, checked.stdout
 

@@ -16,7 +16,7 @@ from attend import Data
 from attend.api.answers import VALUE_KEYS, ValueAnswer
 from attend.api.search import SearchRequest
 from attend.projection import identity
-from attend.values.blends import SPREAD, blend_for
+from attend.values.blends import blend_for
 from attend.values.kinds import Kind, ValueType
 from attend_service import openapi
 from attend_service.context import Operation
@@ -221,10 +221,8 @@ def test_the_value_of_an_answer_is_documented_key_by_key(client: FlaskClient, da
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_the_documented_keys_of_a_type_are_those_of_its_blend(kind: Kind) -> None:
-    always, sometimes = VALUE_KEYS[kind]
     decoded = {"decoded"} if kind == "vector" else set()
-    assert {*always, *sometimes} == {*blend_for(ValueType(kind)).keys} | decoded
-    assert {*sometimes} == {*blend_for(ValueType(kind)).keys} & {*SPREAD} | decoded
+    assert {*VALUE_KEYS[kind]} == {*blend_for(ValueType(kind)).keys} | decoded
 
 
 VALUES: dict[str, tuple[list[Any], Any]] = {

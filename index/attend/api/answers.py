@@ -306,20 +306,19 @@ class ValueAnswer(Reply):
     """Why there is no answer."""
 
 
-VALUE_KEYS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
-    "number": (["mean"], ["std", "effective_sample_size"]),
-    "category": (["value"], ["distribution"]),
-    "labels": (["value"], ["distribution"]),
-    "boolean": (["value"], ["probability", "distribution"]),
-    "vector": (["vector"], ["decoded"]),
-    "object": (["fields"], []),
-    "text": (["value", "values"], []),
-    "image": (["value", "values"], []),
-    "mixed": (["value", "values"], []),
-    "nothing": (["reason"], ["fields"]),
+VALUE_KEYS: Mapping[str, Sequence[str]] = {
+    "number": ("mean", "std", "effective_sample_size"),
+    "category": ("value", "distribution"),
+    "labels": ("value", "distribution"),
+    "boolean": ("value", "probability", "distribution"),
+    "vector": ("vector", "decoded"),
+    "object": ("fields",),
+    "text": ("value", "values"),
+    "image": ("value", "values"),
+    "mixed": ("value", "values"),
+    "nothing": ("reason", "fields"),
 }
-"""By type, the keys of a `ValueAnswer` that documents with a value fill, and those that may be null
-all the same: a hard answer has no spread. The keys of the other types are null."""
+"""By type, the keys of a `ValueAnswer` that may be there; those of other types are null."""
 
 
 class Answer(Reply):

@@ -142,13 +142,17 @@ class Request(BaseModel):
             properties[name].setdefault("description", text)
         for name in properties.keys() - set(cls.nullable):
             properties[name] = _without_null(properties[name])
-        names = {name for alternative in cls.alternatives for name in alternative}
-        if names:
-            handler.resolve_ref_schema(json_schema)["oneOf"] = [
+        if cls.alternatives:
+            schema = handler.resolve_ref_schema(json_schema)
+            names = {name for alternative in cls.alternatives for name in alternative}
+            # Whole objects: many generators of clients read nothing beside a `oneOf`.
+            schema["oneOf"] = [
                 {
+                    **schema,
+                    "title": f"{cls.__name__}By{first.capitalize()}",
                     "required": [first],
-                    "properties": {first: properties[first]}
-                    | dict.fromkeys(sorted(names - {first, *beside}), False),
+                    "properties": properties
+                    | {name: {"type": "null"} for name in sorted(names - {first, *beside})},
                 }
                 for first, *beside in cls.alternatives
             ]

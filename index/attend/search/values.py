@@ -277,7 +277,7 @@ class HeadBlend:
         vectors = [answer["vector"] for answer in answers]
         if any(vector is None for vector in vectors):
             # W_O takes all heads together: without one it has nothing to work on.
-            return {**answers[0], "vector": None, "coverage": 0.0}
+            return {**answers[0], "vector": None, "coverage": coverage}
         heads = np.array(vectors)  # (H, d_v)
         mixed = self._projection.output(heads)
         return {**answers[0], "vector": mixed.tolist(), "coverage": coverage}

@@ -40,40 +40,16 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
+SEA, VILLAGE = {"title": "Moby-Dick", "year": 1851}, {"title": "Emma", "year": 1815}
 ANSWER: dict[str, Any] = {
     "hits": [
-        {
-            "id": "moby-dick",
-            "score": 19.92,
-            "weight": 1.0,
-            "value": 4.2,
-            "payload": {"title": "Moby-Dick", "year": 1851},
-        },
-        {
-            "id": "emma",
-            "score": 3.14,
-            "weight": 5.1e-8,
-            "value": 4.0,
-            "payload": {"title": "Emma", "year": 1815},
-        },
+        {"id": "moby-dick", "score": 19.92, "weight": 1.0, "value": 4.2, "payload": SEA},
+        {"id": "emma", "score": 3.14, "weight": 5.1e-8, "value": 4.0, "payload": VILLAGE},
     ],
-    "answer": {
-        **dict.fromkeys(ANSWER_KEYS),
-        "type": "number",
-        "mean": 4.2,
-        "std": 4.5e-5,
-        "effective_sample_size": 1.0,
-        "coverage": 1.0,
-    },
-    "attended": 2,
-    "answered": True,
-    "confidence": None,
-    "calibrated": None,
-    "exact": True,
-    "generation": 1,
-    "projection": 1,
-    "took_ms": 1.9,
-    "next": None,
+    "answer": dict.fromkeys(ANSWER_KEYS)
+    | {"type": "number", "mean": 4.2, "std": 4.5e-5, "effective_sample_size": 1.0, "coverage": 1.0},
+    **{"attended": 2, "answered": True, "confidence": None, "calibrated": None, "exact": True},
+    **{"generation": 1, "projection": 1, "took_ms": 1.9, "next": None},
 }
 
 

@@ -1,4 +1,4 @@
-/** A typed client of an Attend server; see example.ts for its use. */
+/** A typed client of an Attend server; example.ts and docs/how-to/typescript.md show its use. */
 
 import createClient, { type Client } from "openapi-fetch";
 

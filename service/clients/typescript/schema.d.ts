@@ -1982,16 +1982,33 @@ export interface components {
             weight?: number;
         } & ({
             text: string;
-            id?: never;
+            /** @description Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded. */
+            vector?: number[];
+            id?: null;
+            /**
+             * @description Its share of the attention, relative to the others'.
+             * @default 1
+             */
+            weight?: number;
         } | {
+            text?: null;
             /** @description Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded. */
             vector: number[];
-            id?: never;
-            text?: never;
+            id?: null;
+            /**
+             * @description Its share of the attention, relative to the others'.
+             * @default 1
+             */
+            weight?: number;
         } | {
+            text?: null;
+            vector?: null;
             id: string | number;
-            text?: never;
-            vector?: never;
+            /**
+             * @description Its share of the attention, relative to the others'.
+             * @default 1
+             */
+            weight?: number;
         });
         /**
          * NearestValue
@@ -2254,53 +2271,55 @@ export interface components {
             mixture?: (string | number[] | components["schemas"]["MixturePart"])[];
         } & ({
             text: string;
-            blend?: never;
-            id?: never;
-            ids?: never;
-            mixture?: never;
+            /** @description Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded. */
+            vector?: number[];
+            id?: null;
+            ids?: null;
+            blend?: null;
+            mixture?: null;
         } | {
+            text?: null;
             /** @description Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded. */
             vector: number[];
-            blend?: never;
-            id?: never;
-            ids?: never;
-            mixture?: never;
-            text?: never;
+            id?: null;
+            ids?: null;
+            blend?: null;
+            mixture?: null;
         } | {
+            text?: null;
+            vector?: null;
             /** @description More like this document. */
             id: string | number;
-            blend?: never;
-            ids?: never;
-            mixture?: never;
-            text?: never;
-            vector?: never;
+            ids?: null;
+            blend?: null;
+            mixture?: null;
         } | {
+            text?: null;
+            vector?: null;
+            id?: null;
             /** @description More like these documents: a blend of them, with equal weights. */
             ids: (string | number)[];
-            blend?: never;
-            id?: never;
-            mixture?: never;
-            text?: never;
-            vector?: never;
+            blend?: null;
+            mixture?: null;
         } | {
+            text?: null;
+            vector?: null;
+            id?: null;
+            ids?: null;
             /** @description Several queries as one: the weighted mean of embeddings and word scores. */
             blend: (string | number[] | components["schemas"]["QueryPart"])[];
-            id?: never;
-            ids?: never;
-            mixture?: never;
-            text?: never;
-            vector?: never;
+            mixture?: null;
         } | {
+            text?: null;
+            vector?: null;
+            id?: null;
+            ids?: null;
+            blend?: null;
             /**
              * @description Several queries, each with its own attention; a document's weight is the weighted mean of its
              *     weights, and `explain` adds the share of each part.
              */
             mixture: (string | number[] | components["schemas"]["MixturePart"])[];
-            blend?: never;
-            id?: never;
-            ids?: never;
-            text?: never;
-            vector?: never;
         });
         /**
          * QueryDifference
@@ -2332,16 +2351,33 @@ export interface components {
             weight?: number;
         } & ({
             text: string;
-            id?: never;
+            /** @description Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded. */
+            vector?: number[];
+            id?: null;
+            /**
+             * @description Its share, relative to the others'; below zero it pushes away.
+             * @default 1
+             */
+            weight?: number;
         } | {
+            text?: null;
             /** @description Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded. */
             vector: number[];
-            id?: never;
-            text?: never;
+            id?: null;
+            /**
+             * @description Its share, relative to the others'; below zero it pushes away.
+             * @default 1
+             */
+            weight?: number;
         } | {
+            text?: null;
+            vector?: null;
             id: string | number;
-            text?: never;
-            vector?: never;
+            /**
+             * @description Its share, relative to the others'; below zero it pushes away.
+             * @default 1
+             */
+            weight?: number;
         });
         /**
          * RankedDocument
@@ -2967,16 +3003,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            mean: number;
-            coverage: number;
-        } | {
-            mean: null;
-            std: null;
-            effective_sample_size: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * CategoryAnswer
          * @description A `ValueAnswer` of the type category.
@@ -2988,7 +3015,7 @@ export interface components {
              */
             type: "category";
             /** @description The likeliest label, boolean, text or other value. */
-            value: unknown;
+            value: string | null;
             /** @description The share of each label, the largest first. */
             distribution: {
                 [key: string]: number;
@@ -3007,15 +3034,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            value: string;
-            coverage: number;
-        } | {
-            value: null;
-            distribution: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * LabelsAnswer
          * @description A `ValueAnswer` of the type labels.
@@ -3027,7 +3046,7 @@ export interface components {
              */
             type: "labels";
             /** @description The likeliest label, boolean, text or other value. */
-            value: unknown;
+            value: string | null;
             /** @description The share of each label, the largest first. */
             distribution: {
                 [key: string]: number;
@@ -3046,15 +3065,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            value: string;
-            coverage: number;
-        } | {
-            value: null;
-            distribution: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * BooleanAnswer
          * @description A `ValueAnswer` of the type boolean.
@@ -3066,7 +3077,7 @@ export interface components {
              */
             type: "boolean";
             /** @description The likeliest label, boolean, text or other value. */
-            value: unknown;
+            value: boolean | null;
             /** @description The share of each label, the largest first. */
             distribution: {
                 [key: string]: number;
@@ -3086,16 +3097,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            value: boolean;
-            coverage: number;
-        } | {
-            value: null;
-            probability: null;
-            distribution: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * VectorAnswer
          * @description A `ValueAnswer` of the type vector.
@@ -3122,15 +3124,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            vector: number[];
-            coverage: number;
-        } | {
-            vector: null;
-            decoded: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * ObjectAnswer
          * @description A `ValueAnswer` of the type object.
@@ -3171,7 +3165,7 @@ export interface components {
              */
             type: "text";
             /** @description The likeliest label, boolean, text or other value. */
-            value: unknown;
+            value: string | null;
             distribution: null;
             probability: null;
             mean: null;
@@ -3188,16 +3182,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            value: string;
-            values: components["schemas"]["ValueShare"][];
-            coverage: number;
-        } | {
-            value: null;
-            values: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * ImageAnswer
          * @description A `ValueAnswer` of the type image.
@@ -3209,7 +3194,7 @@ export interface components {
              */
             type: "image";
             /** @description The likeliest label, boolean, text or other value. */
-            value: unknown;
+            value: string | null;
             distribution: null;
             probability: null;
             mean: null;
@@ -3226,16 +3211,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            value: string;
-            values: components["schemas"]["ValueShare"][];
-            coverage: number;
-        } | {
-            value: null;
-            values: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * MixedAnswer
          * @description A `ValueAnswer` of the type mixed.
@@ -3264,16 +3240,7 @@ export interface components {
              */
             coverage: number;
             reason: null;
-        } & ({
-            value: unknown;
-            values: components["schemas"]["ValueShare"][];
-            coverage: number;
-        } | {
-            value: null;
-            values: null;
-            /** @constant */
-            coverage: 0;
-        });
+        };
         /**
          * NothingAnswer
          * @description A `ValueAnswer` of the type nothing.

@@ -27,7 +27,7 @@ export async function wrong(attend: Attend, answer: Schemas["ValueAnswer"]): Pro
     answer.value.trim();
   }
   if (answer.type === "text" && answer.value !== null) {
-    answer.value.trim() + answer.values.length;
+    answer.value.trim();
     // @ts-expect-error TS18047: a text has no mean
     answer.mean.toFixed(2);
   }
