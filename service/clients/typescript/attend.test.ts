@@ -24,7 +24,7 @@ before(async () => {
 
 test("the type of an answer says which of its fields are there", async () => {
   const { answer, hits } = await attend.search("books", { query: [1, 1], mode: "soft" });
-  assert.deepEqual(new Set(hits.map((hit) => hit.id)), new Set(["whale", "https://x.example//emma"]));
+  assert.deepEqual(hits.map((hit) => hit.id).sort(), ["https://x.example//emma", "whale"]);
   assert(answer.type === "object");
   const stars = answer.fields["stars"];
   assert(stars?.type === "number" && stars.mean !== null);
@@ -46,7 +46,7 @@ test("an error has the sentence and the problem of the server", async () => {
   await assert.rejects(nobody, { name: "AttendError", status: 401 });
 });
 
-test("an id in the path may be an address, and an answer may have no content", async () => {
+test("an id in the path may be an address", async () => {
   const params = { path: { ...books.path, id: "https://x.example//emma" } };
   const one = "/v1/collections/{collection}/documents/{id}";
   const shown = await attend.http.GET(one, { params });
@@ -59,7 +59,8 @@ test("names in an address go as one list", async () => {
   const refused = attend.http.GET("/search", {
     params: { query: { q: "whale", collection: "books", include: ["text", "passage"] } },
   });
-  await assert.rejects(refused, { status: 422, message: /send such a vector/ }); // but include is right
+  // The collection takes vectors alone; of `include` there is nothing to say.
+  await assert.rejects(refused, { status: 422, message: /send such a vector/ });
 });
 
 test("what a proxy answers is told with its status", async () => {
@@ -77,6 +78,9 @@ test("a server that does not answer is given up", async () => {
   const { port } = mute.address() as AddressInfo;
   const waiting = new Attend(`http://127.0.0.1:${port}`, { timeout: 50 });
   await assert.rejects(waiting.search("books", { query: [1, 0] }), { name: "TimeoutError" });
+  const signal = AbortSignal.abort(new Error("left the page"));
+  const left = waiting.http.GET("/v1/collections", { signal });
+  await assert.rejects(left, { message: "left the page" });
   mute.closeAllConnections();
   mute.close();
 });

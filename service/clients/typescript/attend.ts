@@ -12,11 +12,10 @@ export class AttendError extends Error {
   readonly status: number;
   readonly problem: Schemas["ProblemDetails"] | undefined;
 
-  constructor(status: number, body: string) {
-    const problem = body.startsWith("{") ? JSON.parse(body) : undefined;
-    super(problem?.detail ?? `The server answered ${status}: ${body.slice(0, 200)}`);
+  constructor(status: number, sentence: string, problem?: Schemas["ProblemDetails"]) {
+    super(sentence);
     this.status = status;
-    this.problem = problem?.detail === undefined ? undefined : problem;
+    this.problem = problem;
   }
 }
 
@@ -34,12 +33,22 @@ export class Attend {
     this.http = createClient<paths>({
       baseUrl: url.replace(/\/+$/, ""),
       headers: apiKey === undefined ? {} : { Authorization: `Bearer ${apiKey}` },
-      fetch: (request) => fetch(request, { signal: AbortSignal.timeout(timeout) }),
+      fetch: (request) => {
+        const signal = AbortSignal.any([request.signal, AbortSignal.timeout(timeout)]);
+        return fetch(request, { signal });
+      },
       querySerializer: { array: { style: "form", explode: false } },
     });
     this.http.use({
       async onResponse({ response }) {
-        if (!response.ok) throw new AttendError(response.status, await response.text());
+        if (response.ok) return;
+        const { status, headers } = response;
+        if (headers.get("Content-Type")?.startsWith("application/problem+json")) {
+          const problem: Schemas["ProblemDetails"] = await response.json();
+          throw new AttendError(status, problem.detail, problem);
+        }
+        const text = (await response.text()).slice(0, 200);
+        throw new AttendError(status, `The server answered ${status}: ${text}`);
       },
     });
   }
