@@ -49,7 +49,7 @@ class Operation:
         arrow: whether the body may be documents in Arrow's format.
         returns: what each successful status answers; None for nothing at all.
         html: whether a browser gets a page instead.
-        example: a body that works.
+        example, answer: a body that works, and what is answered to it.
         also: statuses of problems besides those that follow from the rest.
         scope: what a key must allow; open to anyone without one; if absent, read to look at
             something and admin for the rest, so that what is forgotten stays closed.
@@ -76,6 +76,7 @@ class Operation:
     query: type[Request] | None = None
     html: bool = False
     example: Json = None
+    answer: Json = None
     also: tuple[int, ...] = ()
     scope: Scope | Literal["open"] | None = None
     checks_collections: bool = False

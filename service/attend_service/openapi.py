@@ -7,8 +7,10 @@ from types import UnionType
 from typing import Any, get_args
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from attend import __version__
+from attend.api.answers import VALUE_KEYS
 from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
 from attend_service.context import Operation
 from attend_service.operations import ARROW, structured
@@ -29,6 +31,9 @@ PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "version": {"description": "The version of a projection.", "schema": NUMBER, "example": 1},
     "job": {"description": "The number of a job.", "schema": NUMBER, "example": 1},
 }
+NULL, TEXT = {"type": "null"}, {"type": "string"}
+SURE = {"object": "fields", "nothing": "reason"}
+"""By the type of an answer, the key that is never null."""
 BINARY = {"type": "string", "format": "binary"}
 MEANINGS = {
     200: "Done.",
@@ -48,6 +53,13 @@ HEADERS = {
 }
 
 
+class Untitled(GenerateJsonSchema):
+    """Writes schemas without a title for each field, which would only repeat its name."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the whole document, as plain data."""
     paths: dict[str, dict[str, Any]] = {}
@@ -61,7 +73,9 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     _, schemas = TypeAdapter.json_schemas(
         [(model, "validation", TypeAdapter(model)) for model in models],
         ref_template=SCHEMAS + "{model}",
+        schema_generator=Untitled,
     )
+    schemas["$defs"] |= _value_answers(schemas["$defs"]["ValueAnswer"])
     return {
         "openapi": "3.1.0",
         "info": {
@@ -82,6 +96,30 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
+def _value_answers(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an answer's value as a union by its type, and those of its members."""
+    members: dict[str, Any] = {}
+    fields = whole["properties"]
+    for kind, keys in VALUE_KEYS.items():
+        absent = dict.fromkeys(fields.keys() - {"type", "coverage", *keys}, NULL)
+        properties: dict[str, Any] = {**fields, **absent, "type": {**TEXT, "const": kind}}
+        if "value" in keys and kind != "mixed":
+            value = {"type": "boolean"} if kind == "boolean" else TEXT
+            properties["value"] = {**fields["value"], "anyOf": [value, NULL]}
+        if kind in SURE:  # the others are null where no document has a value
+            properties[SURE[kind]] = fields[SURE[kind]]["anyOf"][0]
+        name = f"{kind.capitalize()}Answer"
+        about = f"A `ValueAnswer` of the type {kind}."
+        members[name] = {**whole, "title": name, "description": about, "properties": properties}
+    places = {kind: SCHEMAS + name for kind, name in zip(VALUE_KEYS, members, strict=True)}
+    union = {
+        "description": whole["description"],
+        "oneOf": [{"$ref": place} for place in places.values()],
+        "discriminator": {"propertyName": "type", "mapping": places},
+    }
+    return {"ValueAnswer": union, **members}
+
+
 def _operation(operation: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
@@ -97,9 +135,13 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.query is not None:
         for name, schema in _fields(operation.query).items():
             shown = {key: schema[key] for key in ("description",) if key in schema}
-            # OpenAPI's way to say that a parameter's text is JSON.
+            # OpenAPI's ways to say that a parameter's text is JSON, or names with commas.
             as_json = name in structured(operation.query)
-            kind = {"content": {JSON: {"schema": schema}}} if as_json else {"schema": schema}
+            kind: dict[str, Any] = {"schema": schema}
+            if as_json:
+                kind = {"content": {JSON: kind}}
+            elif any("items" in option for option in schema.get("anyOf", ())):
+                kind["explode"] = False
             parameters.append({"name": name, "in": "query", **shown, **kind})
     if parameters:
         described["parameters"] = parameters
@@ -122,12 +164,13 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 
 def _fields(model: type[Request]) -> dict[str, Any]:
-    fields: dict[str, Any] = model.model_json_schema(ref_template=SCHEMAS + "{model}")["properties"]
+    schema = model.model_json_schema(ref_template=SCHEMAS + "{model}", schema_generator=Untitled)
+    fields: dict[str, Any] = schema["properties"]
     return fields
 
 
 def _body(operation: Operation, model: type[Request]) -> dict[str, Any]:
-    schema: dict[str, Any] = _reference(model)
+    schema: dict[str, Any] = reference(model)
     if operation.bare is not None:
         listed = _fields(model)[operation.bare]
         schema = {"anyOf": [schema, listed, *([listed["items"]] if operation.single else [])]}
@@ -143,7 +186,9 @@ def _response(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if model is not None:
-        content[JSON] = {"schema": _reference(model)}
+        content[JSON] = {"schema": reference(model)}
+        if operation.answer is not None:
+            content[JSON]["example"] = operation.answer
     elif status == 200 and not operation.html:
         schema = {"type": "object" if operation.media is None else "string"}
         content[operation.media or JSON] = {"schema": BINARY if operation.media == TAR else schema}
@@ -170,11 +215,12 @@ def _problem(kind: Kind) -> dict[str, Any]:
         "detail": detail,
         "instance": "/v1/collections/books",
     }
-    content = {PROBLEM: {"schema": _reference(ProblemDetails), "example": example}}
+    content = {PROBLEM: {"schema": reference(ProblemDetails), "example": example}}
     return _described(kind.status, f"{kind.title}.", content)
 
 
-def _reference(model: type | UnionType) -> dict[str, Any]:
+def reference(model: type | UnionType) -> dict[str, Any]:
+    """Return the schema of a model as a reference into the document."""
     if isinstance(model, UnionType):
-        return {"anyOf": [_reference(member) for member in get_args(model)]}
+        return {"anyOf": [reference(member) for member in get_args(model)]}
     return {"$ref": SCHEMAS + model.__name__}

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, Response
 from flask.testing import FlaskClient
 
 from attend import Collection, Data
+from attend_service import openapi
 from attend_service.app import create_app
+from attend_service.context import requested_operation
 from attend_service.jobs import Jobs
+from attend_service.replies import ProblemDetails
+from attend_service.routes import all_operations
 from attend_service.settings import ServerSettings
 
 BOOKS: list[dict[str, Any]] = [
@@ -75,12 +80,35 @@ def jobs(data: Data, trainer: SlowTrainer) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def app(data: Data, jobs: Jobs, request: pytest.FixtureRequest) -> Flask:
+def app(data: Data, jobs: Jobs, request: pytest.FixtureRequest) -> Iterator[Flask]:
+    """An application; each of its answers in JSON must be as its OpenAPI document says."""
     names = {"tiny_encoder_folder"} & set(request.fixturenames)  # it takes seconds to make
     folders = tuple(str(request.getfixturevalue(name)) for name in names)
     app = create_app(data, ServerSettings(allow_encoder=folders), jobs=jobs)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
-    return app
+    undocumented: list[str] = []
+
+    def check(response: Response) -> Response:
+        operation = requested_operation()
+        if operation is not None and response.is_json and response.is_sequence:
+            other = ProblemDetails if response.status_code >= 400 else None
+            validator = validator_of(operation.returns.get(response.status_code, other))
+            errors = validator.iter_errors(response.get_json())
+            undocumented.extend(f"{operation.name}: {error}" for error in errors)
+        return response
+
+    app.after_request(check)
+    yield app
+    assert not undocumented
+
+
+@cache
+def validator_of(model: Any) -> Any:
+    """A validator of an answer, by the schema that is published of it; None takes any object."""
+    jsonschema = pytest.importorskip("jsonschema_rs")
+    schemas = openapi.document(all_operations())["components"]
+    schema = {"type": "object"} if model is None else openapi.reference(model)
+    return jsonschema.Draft202012Validator({**schema, "components": schemas})
 
 
 @pytest.fixture

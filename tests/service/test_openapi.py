@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from attend import Data
-from attend.api.answers import ValueAnswer
+from attend.api.answers import VALUE_KEYS, ValueAnswer
+from attend.api.search import SearchRequest
 from attend.projection import identity
+from attend.values.blends import blend_for
+from attend.values.kinds import Kind, ValueType
 from attend_service import openapi
 from attend_service.context import Operation
 from attend_service.jobs import Jobs
@@ -103,7 +107,72 @@ def test_the_documented_example_works_and_answers_as_documented(
     model = operation.returns[response.status_code]
     if model is not None:
         TypeAdapter(model).validate_json(response.data)
+    if operation.answer is not None:
+        assert shape(operation.answer) == shape(response.get_json())
     response.close()
+
+
+def shape(content: Any) -> Any:
+    """The fields of JSON content with their types."""
+    if isinstance(content, dict):
+        return {name: shape(value) for name, value in content.items()}
+    return [shape(item) for item in content] if isinstance(content, list) else type(content)
+
+
+def test_the_examples_are_as_their_schemas_say(client: FlaskClient) -> None:
+    jsonschema = pytest.importorskip("jsonschema_rs")
+    document = client.get("/openapi.json").get_json()
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(names) == len(set(names)) == len(OPERATIONS)
+    shown = [content for operation in operations for content in contents(operation)]
+    with_body = [operation for operation in OPERATIONS if operation.body is not None]
+    with_answer = [operation for operation in OPERATIONS if operation.answer is not None]
+    statuses = sum(len(operation.returns) for operation in with_answer)
+    assert len(shown) == len(with_body) + statuses
+    for schema, example in shown:
+        whole = {**schema, "components": document["components"]}
+        jsonschema.Draft202012Validator(whole).validate(example)
+
+
+def contents(operation: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The schemas and examples of an operation's body and answers."""
+    parts = [operation.get("requestBody", {}), *operation["responses"].values()]
+    media = [media for part in parts for media in part.get("content", {}).values()]
+    return [(each["schema"], each["example"]) for each in media if "example" in each]
+
+
+def test_a_field_is_left_out_or_null_and_never_both(client: FlaskClient) -> None:
+    """But for three fields of requests in which null says something, and the end of a list."""
+    schemas = client.get("/openapi.json").get_json()["components"]["schemas"]
+    both = {
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, details in schema.get("properties", {}).items()
+        if field not in schema.get("required", ())
+        if {"type": "null"} in details.get("anyOf", ())
+    }
+    assert both == {
+        *("SettingsChange.exact_below", "SettingsChange.scale", "InteractionsRequest.liked_from"),
+        "FeedbackPage.next",
+    }
+
+
+def test_a_query_is_one_of_its_forms(client: FlaskClient) -> None:
+    jsonschema = pytest.importorskip("jsonschema_rs")
+    components = client.get("/openapi.json").get_json()["components"]
+    schema = {"$ref": "#/components/schemas/SearchRequest", "components": components}
+    validator = jsonschema.Draft202012Validator(schema)
+    vector = [1.0, 0.0]
+    forms = [{"text": "a"}, {"vector": vector}, {"text": "a", "vector": vector}, {"id": 1}]
+    blends = [{"ids": ["a"]}, {"blend": ["a", {"id": "b"}]}, {"mixture": [{"text": "a"}, vector]}]
+    for query in ["whales", vector, *forms, *blends]:
+        assert validator.is_valid({"query": query}), query
+        SearchRequest.model_validate({"query": query})
+    for query in [{}, {"text": "a", "id": "b"}, {"ids": ["a"], "vector": vector}, {"blend": [{}]}]:
+        assert not validator.is_valid({"query": query}), query
+        with pytest.raises(ValidationError):
+            SearchRequest.model_validate({"query": query})
 
 
 def test_an_error_is_as_documented(client: FlaskClient) -> None:
@@ -133,6 +202,10 @@ def test_one_judgement_is_documented_beside_a_list_of_them(client: FlaskClient) 
 def test_the_value_of_an_answer_is_documented_key_by_key(client: FlaskClient, data: Data) -> None:
     schemas = client.get("/openapi.json").get_json()["components"]["schemas"]
     assert schemas["Answer"]["properties"]["answer"]["$ref"] == "#/components/schemas/ValueAnswer"
+    keys = [field.name for field in dataclasses.fields(ValueAnswer)]
+    for member in schemas["ValueAnswer"]["discriminator"]["mapping"].values():
+        schema = schemas[member.removeprefix("#/components/schemas/")]
+        assert [*schema["properties"]] == schema["required"] == keys
     data.create("ages", dimension=2).upsert([{"id": "a", "vector": [0, 1], "value": {"age": 3}}])
     values = [
         {"mode": mode, "value": value}
@@ -142,8 +215,49 @@ def test_the_value_of_an_answer_is_documented_key_by_key(client: FlaskClient, da
     for options in [*values, {"mask": {"only": []}}]:
         response = client.post("/v1/collections/ages/search", json={"query": [0, 1], **options})
         answer = response.get_json()["answer"]
-        assert answer.keys() == schemas["ValueAnswer"]["properties"].keys()
+        assert sorted(answer) == sorted(keys)
         TypeAdapter(ValueAnswer).validate_python(answer)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_the_documented_keys_of_a_type_are_those_of_its_blend(kind: Kind) -> None:
+    decoded = {"decoded"} if kind == "vector" else set()
+    assert {*VALUE_KEYS[kind]} == {*blend_for(ValueType(kind)).keys} | decoded
+
+
+VALUES: dict[str, tuple[list[Any], Any]] = {
+    "number": ([3, 4], "number"),
+    "category": (["a", "b"], "category"),
+    "labels": ([["a", "b"], ["b"]], "labels"),
+    "boolean": ([True, False], "boolean"),
+    "vector": ([[1, 2], [0, 1]], "vector"),
+    "object": ([{"n": 1}, {"n": 2}], {"n": "number"}),
+    "text": (["a whale", "a ship"], "text"),
+    "image": (["a.png", "b.png"], "image"),
+    "mixed": (["a", 1], "mixed"),
+}
+"""By type, the values of two documents, and the declaration of their type."""
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_answers_of_every_type_are_as_documented(
+    client: FlaskClient, kind: str, mode: str, empty: bool
+) -> None:
+    """The application's fixture validates them; without any value the type stays."""
+    values, declared = VALUES[kind]
+    types = {"values": declared}
+    assert client.put("/v1/collections/one", json={"dimension": 2, **types}).status_code == 201
+    vectors = [[1, 0], [0.9, 0.1]]
+    documents = [
+        {"id": str(vector), "vector": vector, "value": None if empty else value}
+        for vector, value in zip(vectors, values, strict=True)
+    ]
+    assert client.post("/v1/collections/one/documents", json=documents).status_code == 200
+    search = {"query": [1, 0], "mode": mode, "decode": kind == "vector" and not empty}
+    answer = client.post("/v1/collections/one/search", json=search).get_json()["answer"]
+    assert (answer["type"], answer["coverage"] > 0) == (kind, not empty)
 
 
 def test_snapshots_are_documented_as_bytes(client: FlaskClient) -> None:

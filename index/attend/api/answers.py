@@ -299,10 +299,26 @@ class ValueAnswer(Reply):
     values: Sequence[ValueShare] | None
     """Texts, image references and mixed values: the heaviest, with their weights."""
     decoded: NearestValue | None
-    coverage: float | None
-    """The share of the weight on documents that have a value of the type."""
+    coverage: float
+    """The share of the weight on documents that have a value of the type; where it is 0, the keys
+    of the type are null, but for the fields of an object."""
     reason: str | None
     """Why there is no answer."""
+
+
+VALUE_KEYS: Mapping[str, Sequence[str]] = {
+    "number": ("mean", "std", "effective_sample_size"),
+    "category": ("value", "distribution"),
+    "labels": ("value", "distribution"),
+    "boolean": ("value", "probability", "distribution"),
+    "vector": ("vector", "decoded"),
+    "object": ("fields",),
+    "text": ("value", "values"),
+    "image": ("value", "values"),
+    "mixed": ("value", "values"),
+    "nothing": ("reason", "fields"),
+}
+"""By type, the keys of a `ValueAnswer` that may be there; those of other types are null."""
 
 
 class Answer(Reply):

@@ -7,8 +7,8 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from dataclasses import Field as DataclassField
-from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
@@ -126,6 +126,11 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    nullable: ClassVar[Sequence[str]] = ()
+    """Fields in which null says something else than that the field is left out."""
+    alternatives: ClassVar[Sequence[Sequence[str]]] = ()
+    """Fields of which exactly one is sent, each with those that may stand beside it."""
+
     def check(self) -> None:
         """Raise ValueError, or WrongField, where fields do not go together."""
 
@@ -142,7 +147,32 @@ class Request(BaseModel):
         properties = handler.resolve_ref_schema(json_schema).get("properties", {})
         for name, text in descriptions(cls).items():
             properties[name].setdefault("description", text)
+        for name in properties.keys() - set(cls.nullable):
+            properties[name] = _without_null(properties[name])
+        if cls.alternatives:
+            schema = handler.resolve_ref_schema(json_schema)
+            names = {name for alternative in cls.alternatives for name in alternative}
+            # Whole objects: many generators of clients read nothing beside a `oneOf`.
+            schema["oneOf"] = [
+                {
+                    **schema,
+                    "title": f"{cls.__name__}By{first.capitalize()}",
+                    "required": [first],
+                    "properties": properties
+                    | {name: {"type": "null"} for name in sorted(names - {first, *beside})},
+                }
+                for first, *beside in cls.alternatives
+            ]
         return json_schema
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a field that is left out and never null."""
+    if schema.get("default", ABSENT) is not None or "anyOf" not in schema:
+        return schema
+    options = [option for option in schema["anyOf"] if option != {"type": "null"}]
+    rest = {key: schema[key] for key in schema if key not in ("anyOf", "default")}
+    return {**options[0], **rest} if len(options) == 1 else {"anyOf": options, **rest}
 
 
 @cache
@@ -154,7 +184,7 @@ def descriptions(model: type[Request]) -> Mapping[str, str]:
     """
     texts: dict[str, str] = {}
     for kind in reversed(model.__mro__):
-        if issubclass(kind, Request):
+        if issubclass(kind, Request) and kind is not Request:
             texts |= _docstrings(kind.__module__).get(kind.__name__, {})
     return texts
 
@@ -195,6 +225,22 @@ class Reply:
 
     def __init_subclass__(cls, *, repr: bool = True) -> None:
         dataclass(repr=repr)(cls)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: Any, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        json_schema = handler(schema)
+        resolved = handler.resolve_ref_schema(json_schema)
+        resolved["required"] = []
+        for item in fields(cls):
+            details = resolved["properties"][item.name]
+            if item.default is None:
+                resolved["properties"][item.name] = _without_null(details)
+            elif item.default_factory is MISSING or item.default_factory() is not ABSENT:
+                resolved["required"].append(item.name)
+            details.pop("default", None)
+        return json_schema
 
     def json(self) -> dict[str, Any]:
         """Return plain data, as the service sends it.

@@ -171,6 +171,8 @@ class CollectionSettings(base.Request):
 class SettingsChange(base.Request):
     """Settings that may change while the collection holds documents; null restores a default."""
 
+    nullable = ("exact_below", "scale")
+
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.95
     """The share of the ten nearest to find where keys are too many for exact search."""
     exact_below: int | None = Field(None, ge=0)

@@ -125,6 +125,8 @@ class InteractionItem(base.Request):
 class InteractionsRequest(base.Request):
     """Interactions to store, all or none."""
 
+    nullable = ("liked_from",)
+
     items: list[InteractionItem] = Field(max_length=base.MAX_DOCUMENTS)
     liked_from: FiniteFloat | None = None
     """From now on numbers from here up are likes, of all that are stored; null: chosen from the

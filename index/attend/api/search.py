@@ -20,6 +20,8 @@ MAX_PARTS = 1000
 class QueryPart(base.Request):
     """One part of a blend: a text, a vector, both or a document id, and its weight."""
 
+    alternatives = (("text", "vector"), ("vector",), ("id",))
+
     text: base.Text | None = None
     vector: base.Vector | None = None
     """Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded."""
@@ -60,6 +62,8 @@ AnyMixturePart = Annotated[
 
 class Query(base.Request):
     """A query spelled out: one of text, vector, id, ids, blend and mixture, or text and vector."""
+
+    alternatives = (("text", "vector"), ("vector",), ("id",), ("ids",), ("blend",), ("mixture",))
 
     text: base.Text | None = None
     vector: base.Vector | None = None

@@ -196,7 +196,13 @@ def list_aliases() -> AliasList:
 
 
 @aliases.add(
-    "PUT", ALIAS, exact=True, statuses=(200, 201), example={"collection": "books"}, also=(404, 409)
+    "PUT",
+    ALIAS,
+    exact=True,
+    statuses=(200, 201),
+    example={"collection": "books"},
+    answer={"alias": "shelf", "collection": "books"},
+    also=(404, 409),
 )
 def set_alias(alias: str, body: AliasRequest) -> tuple[AliasInfo, int]:
     """Point an alias at a collection, everywhere and from the next request on.
@@ -242,7 +248,14 @@ def _summary(name: str) -> CollectionSummary | UnopenedCollection:
 
 
 @operations.add(
-    "POST", ALL, bare="documents", single=True, body_limit=None, example=EXAMPLE, scope="write"
+    "POST",
+    ALL,
+    bare="documents",
+    single=True,
+    body_limit=None,
+    example=EXAMPLE,
+    answer={"added": 2, "updated": 0, "revised": 0, "unchanged": 0, "encoded": 0},
+    scope="write",
 )
 def upsert_documents(collection: str, body: api.UpsertRequest | list[Document]) -> api.Written:
     """Insert or replace documents, all or none.
@@ -303,7 +316,12 @@ def delete_document(collection: str, id: str) -> None:
 
 
 @operations.add(
-    "POST", DELETE, body_limit=MAX_BATCH_BODY, example={"ids": ["moby-dick"]}, scope="write"
+    "POST",
+    DELETE,
+    body_limit=MAX_BATCH_BODY,
+    example={"ids": ["moby-dick"]},
+    answer={"deleted": 1},
+    scope="write",
 )
 def delete_documents(collection: str, body: api.DeletionRequest) -> api.Deleted:
     """Delete documents by ids or by filter, all or none; unknown ids are passed over."""

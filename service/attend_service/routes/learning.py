@@ -54,7 +54,14 @@ class JobList(Reply):
 
 
 @operations.add(
-    "POST", FEEDBACK, body_limit=None, bare="items", single=True, example=EXAMPLE, scope="write"
+    "POST",
+    FEEDBACK,
+    body_limit=None,
+    bare="items",
+    single=True,
+    example=EXAMPLE,
+    answer={"added": 2, "replaced": 0, "examples": 2},
+    scope="write",
 )
 def give_feedback(collection: str, body: labels.FeedbackRequest) -> labels.FeedbackAdded:
     """Say how well documents answer queries: all of it is taken, or none.

@@ -18,6 +18,7 @@ from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSear
 from attend.core.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart
 from attend.search.hits import cursor, fingerprint, place
+from attend.values.blends import ANSWER_KEYS
 from attend.write import feedback
 from attend_service.context import check_opened, collection_of, context
 from attend_service.operations import Operations
@@ -39,6 +40,19 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
+SEA, VILLAGE = {"title": "Moby-Dick", "year": 1851}, {"title": "Emma", "year": 1815}
+ANSWER: dict[str, Any] = {
+    "hits": [
+        {"id": "moby-dick", "score": 19.92, "weight": 1.0, "value": 4.2, "payload": SEA},
+        {"id": "emma", "score": 3.14, "weight": 5.1e-8, "value": 4.0, "payload": VILLAGE},
+    ],
+    "answer": dict.fromkeys(ANSWER_KEYS)
+    | {"type": "number", "mean": 4.2, "std": 4.5e-5, "effective_sample_size": 1.0, "coverage": 1.0},
+    **{"attended": 2, "answered": True, "confidence": None, "calibrated": None, "exact": True},
+    **{"generation": 1, "projection": 1, "took_ms": 1.9, "next": None},
+}
+
+
 class FailedSearch(Reply):
     """A search of a batch that has no answer; the others have theirs."""
 
@@ -53,7 +67,7 @@ class BatchAnswers(Reply):
     matrix: Matrix | None = None
 
 
-@operations.add("POST", SEARCH, example=EXAMPLE, scope="read")
+@operations.add("POST", SEARCH, example=EXAMPLE, answer=ANSWER, scope="read")
 def search(collection: str, body: SearchRequest) -> Answer:
     """Answer a query: the documents it attends to, and what they say together.
 
@@ -183,6 +197,7 @@ def recommend(collection: str, body: RecommendRequest) -> Recommended | Predicte
     bare="items",
     single=True,
     example={"items": [{"user": "ann", "id": "emma", "value": 4, "time": "2024-05-17"}]},
+    answer={"added": 1, "replaced": 0, "interactions": 1, "users": 1, "liked_from": 4.0},
     scope="write",
 )
 def add_interactions(collection: str, body: api.InteractionsRequest) -> api.InteractionsAdded:

@@ -145,7 +145,7 @@ def _check_encoder(settings: Settings) -> None:
         )
 
 
-@operations.add("GET", "/healthz", scope="open")
+@operations.add("GET", "/healthz", answer={"status": "alive"}, scope="open")
 def health() -> Health:
     """Say that the process is alive."""
     return Health("alive")
