@@ -246,8 +246,9 @@ class StoreAnswer(Reply):
 
     search_query: Sequence[str]
     data: Sequence[StoreHit]
+    next_page: str | None
+    """Always null: a page is all there is."""
     has_more: bool = False
-    next_page: str | None = None
     object: str = "vector_store.search_results.page"
 
 
@@ -267,7 +268,9 @@ def upload_file() -> StoredFile:
     sent = request.files.get("file")
     if sent is None:
         raise errors.InvalidRequest("The form has no part 'file'; send one.", field="file")
-    text = _text_of(sent.filename or "file.txt", raw := sent.read())
+    raw = sent.read()
+    request.close()  # large parts lie in files
+    text = _text_of(sent.filename or "file.txt", raw)
     data = context().data
     if FILES not in data.names():
         limit = context().settings.max_collections
@@ -371,7 +374,7 @@ def search_vector_store(collection: str, body: StoreSearch) -> StoreAnswer:
     share = 1.0 if answer.calibrated == "examples" else answer.confidence
     hits = [_hit(hit, hit.weight * (1.0 if share is None else share)) for hit in answer.hits]
     least = (body.ranking_options and body.ranking_options.score_threshold) or 0.0
-    return StoreAnswer(queries, [hit for hit in hits if hit.score >= least])
+    return StoreAnswer(queries, [hit for hit in hits if hit.score >= least], None)
 
 
 # -- the files of a vector store ------------------------------------------------------------------
