@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from attend_service.app import create_app
 from attend_service.keys import KeyFile
 from attend_service.routes import vector_stores
 from attend_service.routes.vector_stores import FILES
+from tests.places import ROOT
+from tests.service.test_server import LIMIT, running, wait_until_ready
 
 NOVELS = {
     "sealer.txt": ("A castaway is forced to work on a sealing ship.", {"year": 1904, "sea": True}),
@@ -488,3 +492,24 @@ def test_a_key_opens_files_by_their_collection(
     hidden = client.post("/v1/embeddings", json={"model": "novels", "input": "a"}, headers=other)
     assert hidden.status_code == 422
     assert answered(client.get("/v1/vector_stores", headers=other))["data"] == []
+
+
+def test_the_example_of_every_form_runs(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        wait_until_ready(server)
+        script = str(ROOT / "examples" / "openai_forms.sh")
+        command = ["sh", script, f"http://{server.host}:{server.port}"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        answers = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        searches = [one["data"] for one in answers if "search_query" in one]
+        assert [[hit["filename"] for hit in page] for page in searches] == [
+            ["sealer.txt", "garden.md"],
+            ["sealer.txt"],
+        ]
+        pages = [answer["results"] for answer in answers if "results" in answer]
+        ranked = [[one["index"] for one in page] for page in pages]
+        assert [sorted(order) for order in ranked] == [[0, 1, 2]] * 2
+        assert ranked[0] == ranked[1]
+        assert ranked[0][-1] == 0, "a garden is not at sea"
+        assert sum(bool(one.get("deleted")) for one in answers) == 4

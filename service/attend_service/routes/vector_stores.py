@@ -263,6 +263,7 @@ def upload_file() -> StoredFile:
 
     It is read as text when it comes. Attach it to vector stores then.
     """
+    where = security.resolved(FILES)
     if request.mimetype != MULTIPART:
         raise UnsupportedMediaType(f"A file is sent as {MULTIPART}, not as {request.mimetype!r}.")
     sent = request.files.get("file")
@@ -274,8 +275,8 @@ def upload_file() -> StoredFile:
     data = context().data
     if FILES not in data.names():
         limit = context().settings.max_collections
-        security.check_new_collection(data, security.resolved(FILES), limit)
-    files = data.ensure(security.resolved(FILES), dimension=1)
+        security.check_new_collection(data, where, limit)
+    files = data.ensure(where, dimension=1)
     if files.page({"object": "file"}, limit=0).total >= MAX_FILES:
         raise errors.LimitExceeded(f"{MAX_FILES:,} files are kept at most; delete some.")
     name, purpose = (sent.filename or "file.txt")[:255], request.form.get("purpose", "assistants")
@@ -389,8 +390,9 @@ def search_vector_store(collection: str, body: StoreSearch) -> StoreAnswer:
 )
 def attach_file(collection: str, body: AttachRequest) -> AttachedFile:
     """Attach an uploaded file: its text becomes a document, found once this is answered."""
+    planned = _planned([(body.file_id, body.attributes or {})])
     opened = collection_of(collection)
-    _attach(opened, _planned([(body.file_id, body.attributes or {})]))
+    _attach(opened, planned)
     return _attached(opened, opened.document(body.file_id))
 
 
@@ -426,7 +428,8 @@ def attach_files(collection: str, body: BatchAttachRequest) -> FileBatch:
     """Attach uploaded files, 16 at a time; it can be repeated as it is."""
     files = [(id, body.attributes or {}) for id in body.file_ids or ()]
     files += [(one.file_id, one.attributes or body.attributes or {}) for one in body.files or ()]
-    _attach(collection_of(collection), _planned(files))
+    planned = _planned(files)
+    _attach(collection_of(collection), planned)
     return _batch(collection, f"vsfb_{len(files)}_{_now()}")
 
 
