@@ -22,7 +22,7 @@ from attend.projection import identity
 from attend_service.app import create_app
 from attend_service.keys import KeyFile
 from attend_service.routes import vector_stores
-from attend_service.routes.vector_stores import FILES
+from attend_service.routes.vector_stores import FILES, TEXTS
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, running, wait_until_ready
 
@@ -170,7 +170,7 @@ def test_only_these_paths_have_the_error_of_clients(client: FlaskClient) -> None
 
 # -- re-ranking -----------------------------------------------------------------------------
 
-TEXTS = ["An orphan wakes a locked garden.", {"text": "A sealing ship."}, "", "A ship and a map."]
+RANKED = ["An orphan wakes a locked garden.", {"text": "A sealing ship."}, "", "A ship and a map."]
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
@@ -178,7 +178,7 @@ TEXTS = ["An orphan wakes a locked garden.", {"text": "A sealing ship."}, "", "A
 def test_every_index_comes_best_first(
     client: FlaskClient, novels: dict[str, str], path: str, model: str
 ) -> None:
-    body = {"model": model, "query": "a sealing ship", "documents": TEXTS, "top_n": 4}
+    body = {"model": model, "query": "a sealing ship", "documents": RANKED, "top_n": 4}
     whole = answered(client.post(path, json=body))
     assert sorted(result["index"] for result in whole["results"]) == [0, 1, 2, 3]
     scores = [result["relevance_score"] for result in whole["results"]]
@@ -406,13 +406,14 @@ def test_an_upload_survives_a_restart_until_it_is_deleted(
     assert gone == {"id": id, "object": "file", "deleted": True}
     for method, path in (("GET", "/v1/files"), ("DELETE", "/v1/files")):
         assert client.open(f"{path}/{id}", method=method).status_code == 404
-    assert not [stored for stored in data.collection(FILES).ids() if stored.startswith(id)]
+    assert data.collection(TEXTS).ids() == set(novels.values()) - {id}
+    assert id not in data.collection(FILES).ids()
     assert found(client, None) == set(NOVELS), "a store keeps its documents"
     missing = client.post(f"{STORE}/files", json={"file_id": id})
     assert missing.status_code == 404
     assert "POST /v1/files first" in missing.get_json()["error"]["message"]
-    text = client.get(f"/v1/files/{novels['garden.md']}/text")
-    assert text.status_code == 404
+    record = client.get("/v1/files/store%2Fnovels")
+    assert record.status_code == 404
 
 
 def test_files_are_attached_together(

@@ -19,7 +19,7 @@ from attend_service.context import Operation
 from attend_service.jobs import Jobs
 from attend_service.openapi import PATH_PARAMETERS
 from attend_service.routes import all_operations, server
-from attend_service.routes.vector_stores import FILES
+from attend_service.routes.vector_stores import FILES, TEXTS
 from tests.service.conftest import SlowTrainer
 from tests.service.test_jobs import reached
 
@@ -49,9 +49,9 @@ def prepared(client: FlaskClient, data: Data, jobs: Jobs, trainer: SlowTrainer) 
         operation = next(each for each in OPERATIONS if each.name == name)
         assert call(client, operation).status_code in operation.returns
     file = {"id": "file-1", "filename": "a.txt", "bytes": 4, "created_at": 0, "purpose": "batch"}
-    text = {"id": "file-1/text", "payload": {"text": "a b."}}
-    uploads = [{"id": "file-1", "payload": {**file, "object": "file"}}, text]
-    data.create(FILES, dimension=1).upsert(uploads)
+    upload = {"id": "file-1", "payload": {**file, "object": "file"}}
+    data.create(FILES, dimension=1).upsert([upload])
+    data.create(TEXTS, dimension=1).upsert([{"id": "file-1", "value": "a b."}])
     books = data.collection("books")
     books.activate(books.add_projection(identity(3, normalize=True)))
     reached(jobs, 1, "done")

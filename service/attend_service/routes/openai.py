@@ -62,7 +62,7 @@ RANKING: Mapping[str, Any] = {
     "scope": "read",
     "checks_collections": True,
     "patience": ENCODING,
-    "also": (503,),
+    "also": (404, 409, 503),
 }
 
 
@@ -172,7 +172,7 @@ class RankedText(Reply):
     text: str
 
 
-class Ranked(Reply):
+class RankedDocument(Reply):
     """A document's place in the request, and how well it answers the query."""
 
     index: int
@@ -191,7 +191,7 @@ class RankMeta(Reply):
 class RankAnswer(Reply):
     """Documents, best first."""
 
-    results: Sequence[Ranked]
+    results: Sequence[RankedDocument]
     meta: RankMeta
     id: str
 
@@ -227,7 +227,7 @@ def list_models() -> ModelList:
     scope="read",
     checks_collections=True,
     patience=ENCODING,
-    also=(503,),
+    also=(404, 409, 503),
 )
 def embed(body: EmbeddingsRequest) -> EmbeddingList:
     """Embed texts, by an encoder or as the keys of a collection.
@@ -277,7 +277,7 @@ def _ranked(body: RankRequest) -> RankAnswer:
         scores = cosine_scores(model, body.query, body.documents)
     shown = [RankedText(text) if body.return_documents else None for text in body.documents]
     order = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
-    results = [Ranked(place, float(scores[place]), shown[place]) for place in order]
+    results = [RankedDocument(place, float(scores[place]), shown[place]) for place in order]
     return RankAnswer(results, RankMeta({"version": "2"}), secrets.token_hex(8))
 
 
@@ -314,16 +314,21 @@ def _model(name: str) -> Collection | Encoder:
     Raises:
         InvalidRequest: neither has the name, or the collection has no encoder.
     """
-    data = context().data
-    target = data.aliases().get(name, name)
-    collections = list(with_encoder())
-    allowed = (*_encoders(collections), *context().settings.allow_encoder)
-    if encoder.canonical_name(name) in map(encoder.canonical_name, allowed):
+    data, offered = context().data, (encoder.DEFAULT, *context().settings.allow_encoder)
+    canonical = encoder.canonical_name(name)
+    if canonical in map(encoder.canonical_name, offered):
         return data.encoder(name)
-    for collection in collections:
-        if collection.name == target:
+    target = data.aliases().get(name, name)
+    opens = security.is_allowed(name) or security.is_allowed(target)
+    if opens and target in data.names():
+        collection = data.collection(target)
+        if collection.settings.encoder is not None:
             return collection
-    names = [*_encoders(collections), *(collection.name for collection in collections)]
+    collections = list(with_encoder())
+    encoders = _encoders(collections)
+    if canonical in encoders:
+        return data.encoder(canonical)
+    names = [*encoders, *(collection.name for collection in collections)]
     raise errors.InvalidRequest(
         f"There is no model {name[:80]!r}; the models are {', '.join(names[:20])}"
         f"{' and others, see GET /v1/models' if len(names) > 20 else ''}.",

@@ -1,9 +1,10 @@
 """Vector stores and files, in the form of OpenAI's API.
 
 A vector store is a collection with an encoder, under the collection's own name; its files are
-documents. What the form has and a collection has no place for is kept as documents of a collection
-of its own, `openai-files`: an uploaded file, beside it its text, and a store's title and metadata.
-So it survives a restart, and is there in every process, on every engine and in every snapshot.
+documents. What the form has and a collection has no place for is kept as documents of collections
+of its own: an uploaded file and a store's title and metadata in `openai-files`, and the texts of
+these files, so that no list reads them, in `openai-texts`. So they survive a restart, and are there
+in every process, on every engine and in every backup.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,14 +38,14 @@ from attend_service.routes.openai import ENCODING, ForeignRequest, with_encoder
 
 stores = Operations("OpenAI vector stores")
 
-FILES = "openai-files"
-"""The collection of uploaded files, and of what is said of stores."""
+FILES, TEXTS = "openai-files", "openai-texts"
+"""The collections of uploaded files and of stores' titles and metadata, and of the files' texts."""
 
 MAX_FILES = 10_000
 """Files that are kept, of a million characters at most each."""
 
 MAX_ATTACHED = 500
-"""Files that are attached in one request, 16 at a time."""
+"""Files that are attached in one request, 16 in each write."""
 
 AT_ONCE = 16
 MEMORY = 8
@@ -276,17 +278,13 @@ def upload_file() -> StoredFile:
     if FILES not in data.names():
         limit = context().settings.max_collections
         security.check_new_collection(data, where, limit)
-    files = data.ensure(where, dimension=1)
-    if files.page({"object": "file"}, limit=0).total >= MAX_FILES:
+    files, texts = data.ensure(where, dimension=1), data.ensure(TEXTS, dimension=1)
+    if texts.store.counts()[0] >= MAX_FILES:
         raise errors.LimitExceeded(f"{MAX_FILES:,} files are kept at most; delete some.")
     name, purpose = (sent.filename or "file.txt")[:255], request.form.get("purpose", "assistants")
     stored = StoredFile(f"file-{secrets.token_hex(12)}", len(raw), _now(), name, purpose[:64])
-    files.upsert(
-        [
-            {"id": stored.id, "payload": stored.json()},
-            {"id": f"{stored.id}/text", "payload": {"text": text}},
-        ]
-    )
+    texts.upsert([{"id": stored.id, "value": text}])  # first: a file always has its text
+    files.upsert([{"id": stored.id, "payload": stored.json()}])
     return stored
 
 
@@ -311,7 +309,8 @@ def show_file(file: str) -> StoredFile:
 def delete_file(file: str) -> Removed:
     """Delete an uploaded file; vector stores to which it was attached keep their document."""
     _uploaded([file])
-    collection_of(FILES).delete([file, f"{file}/text"])
+    for name in (FILES, TEXTS):
+        context().data.collection(name).delete([file])
     return Removed(file, "file")
 
 
@@ -329,9 +328,9 @@ def create_vector_store(body: StoreRequest) -> VectorStore:
         name = f"{name}-{secrets.token_hex(6)}"
     security.check_new_collection(data, name, limits.max_collections)
     collection = data.create(name, recall=limits.recall, exact_below=limits.exact_below)
-    said = body.model_dump(include={"name", "description", "metadata"}, exclude_none=True)
+    record = body.model_dump(include={"name", "description", "metadata"}, exclude_none=True)
     data.ensure(FILES, dimension=1).upsert(
-        [{"id": f"store/{name}", "payload": {**said, "created_at": _now()}}]
+        [{"id": f"store/{name}", "payload": {**record, "created_at": _now()}}]
     )
     _attach(collection, files)
     return _store(collection)
@@ -340,8 +339,8 @@ def create_vector_store(body: StoreRequest) -> VectorStore:
 @stores.add("GET", STORES, checks_collections=True)
 def list_vector_stores(query: ListQuery) -> ObjectList:
     """List the collections with an encoder, by name."""
-    every = [one for one in with_encoder() if query.after is None or one.name > query.after]
-    return _page([_store(one) for one in every[: query.limit + 1]], query)
+    following = (one for one in with_encoder() if one.name > (query.after or ""))
+    return _page([_store(one) for one in islice(following, query.limit + 1)], query)
 
 
 @stores.add("GET", STORE)
@@ -425,7 +424,7 @@ def detach_file(collection: str, id: str) -> Removed:
     patience=4 * ENCODING,
 )
 def attach_files(collection: str, body: BatchAttachRequest) -> FileBatch:
-    """Attach uploaded files, 16 at a time; it can be repeated as it is."""
+    """Attach uploaded files, 16 in each write; the same request can be sent again."""
     files = [(id, body.attributes or {}) for id in body.file_ids or ()]
     files += [(one.file_id, one.attributes or body.attributes or {}) for one in body.files or ()]
     planned = _planned(files)
@@ -509,11 +508,11 @@ def _planned(files: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, A
 
 def _attach(collection: Collection, planned: Sequence[dict[str, Any]]) -> None:
     for start in range(0, len(planned), AT_ONCE):
-        part = {f"{document['id']}/text": document for document in planned[start : start + AT_ONCE]}
-        texts = collection_of(FILES).store.find(list(part))
+        part = {document["id"]: document for document in planned[start : start + AT_ONCE]}
+        texts = context().data.collection(TEXTS).store.find(list(part))
         if len(texts) < len(part):
             raise errors.UnknownDocument("A file was deleted meanwhile; attach the others.")
-        documents = [{**part[id], "text": stored.payload["text"]} for id, stored in texts.items()]
+        documents = [{**part[id], "text": stored.value} for id, stored in texts.items()]
         collection.upsert(documents, progress=False)
 
 
@@ -543,15 +542,15 @@ def _hit(hit: Hit, score: float) -> StoreHit:
 def _store(collection: Collection) -> VectorStore:
     id, data = f"store/{collection.name}", context().data
     stored = data.collection(FILES).store.find([id]) if FILES in data.names() else {}
-    said: Mapping[str, Any] = stored[id].payload if id in stored else {}
+    record: Mapping[str, Any] = stored[id].payload if id in stored else {}
     documents = collection.store.counts()[0]
     return VectorStore(
         collection.name,
-        said.get("name") or collection.name,
+        record.get("name") or collection.name,
         FileCounts(documents, documents),
-        said.get("created_at") or 0,
-        said.get("metadata") or {},
-        said.get("description"),
+        record.get("created_at") or 0,
+        record.get("metadata") or {},
+        record.get("description"),
     )
 
 
