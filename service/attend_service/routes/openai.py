@@ -172,7 +172,7 @@ class RankedText(Reply):
     text: str
 
 
-class RankedDocument(Reply):
+class RerankResult(Reply):
     """A document's place in the request, and how well it answers the query."""
 
     index: int
@@ -191,7 +191,7 @@ class RankMeta(Reply):
 class RankAnswer(Reply):
     """Documents, best first."""
 
-    results: Sequence[RankedDocument]
+    results: Sequence[RerankResult]
     meta: RankMeta
     id: str
 
@@ -277,7 +277,7 @@ def _ranked(body: RankRequest) -> RankAnswer:
         scores = cosine_scores(model, body.query, body.documents)
     shown = [RankedText(text) if body.return_documents else None for text in body.documents]
     order = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
-    results = [RankedDocument(place, float(scores[place]), shown[place]) for place in order]
+    results = [RerankResult(place, float(scores[place]), shown[place]) for place in order]
     return RankAnswer(results, RankMeta({"version": "2"}), secrets.token_hex(8))
 
 

@@ -294,8 +294,8 @@ def list_files(query: ListQuery) -> ObjectList:
     files = _files()
     if files is None:
         return _page([], query)
-    found = _following(files, query, {"object": "file"})
-    return _page([_file(document.payload) for document in found], query)
+    uploaded = _following(files, query, {"object": "file"})
+    return _page([_file(document.payload) for document in uploaded], query)
 
 
 @stores.add("GET", "/v1/files/{file}", checks_collections=True, also=(404,))
