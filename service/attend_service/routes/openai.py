@@ -321,7 +321,7 @@ def _model(name: str) -> Collection | Encoder:
     target = data.aliases().get(name, name)
     opens = security.is_allowed(name) or security.is_allowed(target)
     if opens and target in data.names():
-        collection = data.collection(target)
+        collection = collection_of(target)
         if collection.settings.encoder is not None:
             return collection
     collections = list(with_encoder())
