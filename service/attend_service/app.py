@@ -39,7 +39,7 @@ from attend_service.metrics import Metrics
 from attend_service.operations import call
 from attend_service.pages import VIEWS
 from attend_service.readiness import Readiness
-from attend_service.replies import is_disk_full, respond
+from attend_service.replies import TAR, is_disk_full, respond
 from attend_service.routes import all_operations
 from attend_service.settings import ServerSettings
 
@@ -131,7 +131,7 @@ def _begin() -> Response | None:
 
 def _body_limit(operation: Operation | None, settings: ServerSettings) -> int:
     most = int(current_app.config["MAX_CONTENT_LENGTH"])
-    if operation is not None and operation.upload is not None:
+    if operation is not None and operation.upload == TAR:
         return settings.max_snapshot_bytes
     if operation is None or operation.body_limit is None:
         return most

@@ -55,7 +55,7 @@ class Operation:
             something and admin for the rest, so that what is forgotten stays closed.
         reads: whether it changes nothing, though it needs more than the scope read.
         media, upload: what is answered with 200, and what is sent, where it is no JSON.
-        body_limit: the largest body in bytes; the server's `max_body` if None, and of an upload
+        body_limit: the largest body in bytes; the server's `max_body` if None, and of a snapshot
             its `max_snapshot`.
         patience: how many times the server's `deadline` it may take.
         exact: whether `collection` in the path is a new name, or must be no alias.

@@ -14,7 +14,7 @@ from attend.api.answers import VALUE_KEYS
 from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
 from attend_service.context import Operation
 from attend_service.operations import ARROW, structured
-from attend_service.replies import HTML, JSON, KINDS, PROBLEM, TAR, Kind, ProblemDetails
+from attend_service.replies import HTML, JSON, KINDS, MULTIPART, PROBLEM, TAR, Kind, ProblemDetails
 
 SCHEMAS = "#/components/schemas/"
 NAME = {"type": "string", "pattern": NAME_PATTERN}
@@ -29,12 +29,28 @@ PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
         "example": "moby-dick",
     },
     "version": {"description": "The version of a projection.", "schema": NUMBER, "example": 1},
+    "file": {
+        "description": "The id of an uploaded file.",
+        "schema": ID,
+        "example": "file-1",
+    },
+    "batch": {
+        "description": "The id of a batch of files.",
+        "schema": ID,
+        "example": "vsfb_1_1700000000",
+    },
     "job": {"description": "The number of a job.", "schema": NUMBER, "example": 1},
 }
 NULL, TEXT = {"type": "null"}, {"type": "string"}
 SURE = {"object": "fields", "nothing": "reason"}
 """By the type of an answer, the key that is never null."""
 BINARY = {"type": "string", "format": "binary"}
+FORM = {
+    "type": "object",
+    "properties": {"file": BINARY, "purpose": {"type": "string", "default": "assistants"}},
+    "required": ["file"],
+}
+"""What an uploaded file is sent as."""
 MEANINGS = {
     200: "Done.",
     201: "Created.",
@@ -148,7 +164,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.body is not None:
         described["requestBody"] = _body(operation, operation.body)
     elif operation.upload is not None:
-        content: dict[str, Any] = {operation.upload: {"schema": BINARY}}
+        form = operation.upload == MULTIPART
+        content: dict[str, Any] = {operation.upload: {"schema": FORM if form else BINARY}}
         described["requestBody"] = {"required": True, "content": content}
     responses: dict[str, Any] = {
         str(status): _response(status, model, operation)

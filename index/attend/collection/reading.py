@@ -16,6 +16,7 @@ from attend.search.foreign import ForeignTests
 from attend.search.hits import cursor as cursor_of
 from attend.search.hits import fingerprint, place
 from attend.search.queries import FeedbackReader, QueryEncoder
+from attend.search.texts import TextScorer
 from attend.search.values import ValueTypes, filter_hints
 from attend.store import CollectionStore, compile_filter
 from attend.store.selection import whole_number
@@ -40,6 +41,10 @@ class Readers:
     @cached_property
     def feedback(self) -> FeedbackReader:
         return FeedbackReader(self._collection.store, self._collection.encoder)
+
+    @cached_property
+    def texts(self) -> TextScorer:
+        return TextScorer(self._collection, self.queries, self.feedback)
 
     @cached_property
     def types(self) -> ValueTypes:

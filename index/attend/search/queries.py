@@ -25,6 +25,7 @@ from attend.encoder import Encoder
 from attend.recommend.weights import PartScores
 from attend.search.feedback import FeedbackMemory
 from attend.store import CollectionStore
+from attend.store.words import Lexical
 from attend.write.ingest import as_embedding
 
 CHARACTERS = 100
@@ -362,17 +363,23 @@ def score_words(
     if not any(texts) or not (option or (option is None and tuning.lexical)):
         return None
     weight, coverage = word_weight(option, tuning)
-    weighted = []
-    for matches in store.lexical_many([text for pairs in texts for text, _ in pairs]):
-        words = NO_WORDS._replace(terms=matches.terms)
-        if len(matches.rows) and matches.maximum > 0:
-            # Sums over the same words in another order: they may differ in the last bit.
-            covered = min(1.0, matches.maximum / matches.ideal) ** coverage
-            scores = weight * covered * matches.scores / matches.maximum
-            words = WordScores(matches.rows, scores, matches.terms)
-        weighted.append(words)
-    every = iter(weighted)
+    matching = store.lexical_many([text for pairs in texts for text, _ in pairs])
+    every = (weighted(matches, weight, coverage) for matches in matching)
     return [_joined([(next(every), share) for _, share in pairs]) for pairs in texts]
+
+
+def weighted(matches: Lexical, weight: float, coverage: float) -> WordScores:
+    """Return the scores λ · c(q) · lex(d) of what has words of a query.
+
+    Args:
+        weight, coverage: λ and γ.
+    """
+    if not len(matches.rows) or matches.maximum <= 0:
+        return NO_WORDS._replace(terms=matches.terms)
+    # Sums over the same words in another order: they may differ in the last bit.
+    covered = min(1.0, matches.maximum / matches.ideal) ** coverage
+    scores = weight * covered * matches.scores / matches.maximum
+    return WordScores(matches.rows, scores, matches.terms)
 
 
 def _joined(parts: Sequence[tuple[WordScores, float]]) -> WordScores:

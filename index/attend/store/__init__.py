@@ -413,6 +413,10 @@ class CollectionStore(Protocol):
         """
         raise self.unsupported("lexical")
 
+    def lexical_texts(self, query: str, texts: Sequence[str]) -> Lexical:
+        """Score texts that are no documents by BM25; positions take the place of rows."""
+        raise self.unsupported("lexical")
+
     def common_words(self, texts: Sequence[str]) -> set[str]:
         """Return the stems of texts that so many documents have that they tell nothing."""
         return set()

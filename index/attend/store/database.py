@@ -144,6 +144,11 @@ class Store(CollectionStore):
                 reader = FewerWords(db, self._words, without)
             return [words.search(reader, TOKENIZER.words(text), limit) for text in checked(texts)]
 
+    def lexical_texts(self, query: str, texts: Sequence[str]) -> Lexical:
+        with self.connections.reading() as db:
+            reader = WordReader(db, self._words)
+            return words.score_texts(reader, TOKENIZER.words(query), list(checked(texts)))
+
     def common_words(self, texts: Sequence[str]) -> set[str]:
         with self.connections.reading() as db:
             reader = WordReader(db, self._words)

@@ -275,8 +275,8 @@ def _fold(text: str) -> str:
 MAX_STEMS = 1024
 """Distinct stems of a text that are used, the first ones: twice what most encoders read."""
 
-K1 = 1.2
-"""FTS5's k1 in bm25(); its b is 0.75 (sqlite.org/fts5.html#the_bm25_function)."""
+K1, B = 1.2, 0.75
+"""FTS5's k1 and b in bm25() (sqlite.org/fts5.html#the_bm25_function)."""
 
 LEAST_IDF = 1e-6
 """FTS5's idf of a term that half of the documents have, or more."""
@@ -380,6 +380,12 @@ class Tokenizer:
             # Accents alone make an empty token.
             return {stem: places[first] for stem, first in stems if places[first]}
 
+    def counts(self, text: str) -> dict[str, int]:
+        """Return how often a text has each of its stems, as the index counts them."""
+        with self._filled(indexed_text(readable(text)), "stems") as tables:
+            select = "SELECT term, count(*) FROM stem_places GROUP BY term"
+            return dict(tables.execute(select).fetchall())
+
     def holds(self, fields: str, name: str, query: str) -> bool:
         """Return whether a field of a document, as JSON, matches an FTS5 query."""
         text = json.loads(fields).get(name)
@@ -443,6 +449,19 @@ class WordReader:
     def size(self) -> int:
         """Return the number of documents that have texts."""
         return self._counted("", None, "SELECT count(*) FROM lexical_docsize", [])
+
+    def mean_length(self) -> float:
+        """Return the mean number of tokens of a document that has texts; 1 without any.
+
+        FTS5 keeps both sums as two numbers of seven bits a byte, the highest first.
+        """
+        block = self._db.execute("SELECT block FROM lexical_data WHERE id = 1").fetchone()[0]
+        numbers = [0]
+        for byte in block:
+            numbers[-1] = numbers[-1] << 7 | byte & 0x7F
+            if byte < 0x80:
+                numbers.append(0)
+        return numbers[1] / numbers[0] if numbers[0] else 1.0
 
     def count(self, stem: str, word: str, most: int) -> int:
         """Return the number of documents that have a word, or `most` + 1 if there are more."""
@@ -559,6 +578,31 @@ def search(reader: WordReader, words: Mapping[str, str], limit: int | None = Non
         best = np.sort(np.lexsort((rows, -scores))[:limit])
         rows, scores = rows[best], scores[best]
     return Lexical(rows, scores, maximum, ideal, tuple(used))
+
+
+def score_texts(reader: WordReader, words: Mapping[str, str], texts: Sequence[str]) -> Lexical:
+    """Score texts by the words of a query, as if they stood among the documents.
+
+    Returns: the positions of the texts that share a word, in the place of rows; frequencies and
+        the mean length are those of the documents.
+    """
+    here, size, mean = search(reader, words), reader.size(), reader.mean_length()
+    most = min(size // 2, FULL_DOCUMENTS)
+    counts = {stem: reader.count(stem, word, most) for stem, word in words.items()}
+    rarest = sorted(counts, key=counts.__getitem__)[:MAX_TERMS]
+    weights = {stem: idf(counts[stem], size) for stem in rarest if counts[stem] <= most}
+    scores = np.zeros(len(texts))
+    for place, text in enumerate(texts):
+        occurrences = TOKENIZER.counts(text)
+        longer = K1 * (1 - B + B * sum(occurrences.values()) / mean)
+        shared = weights.keys() & occurrences.keys()
+        scores[place] = sum(
+            weights[stem] * occurrences[stem] * (K1 + 1) / (occurrences[stem] + longer)
+            for stem in shared
+        )
+    rows = np.flatnonzero(scores)
+    maximum = max(here.maximum, float(scores.max(initial=0.0)))
+    return Lexical(rows, scores[rows], maximum, here.ideal, here.terms)
 
 
 def common(reader: WordReader, words: Mapping[str, str]) -> list[str]:

@@ -419,3 +419,33 @@ def test_a_store_opened_again_finds_the_same(store):
     other = Store(store.path)
     np.testing.assert_array_equal(other.lexical("w1 v2").scores, store.lexical("w1 v2").scores)
     other.close()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), min_size=1, max_size=8))
+def test_texts_that_are_documents_score_as_they_do(tmp_path_factory, texts):
+    """As FTS5 scores the documents, by frequencies and lengths that it keeps itself."""
+    store = fresh_store(tmp_path_factory.mktemp("same") / "documents.db")
+    by_id = {str(n): " ".join(words) for n, words in enumerate(texts)}
+    write(store, by_id)
+    query = "aa bb cc zz"
+    there, matches = store.lexical(query), store.lexical_texts(query, list(by_id.values()))
+    scores = dict(zip(map(str, matches.rows.tolist()), matches.scores.tolist(), strict=True))
+    assert scores == pytest.approx(found(store, query), rel=1e-6)
+    assert matches.maximum == pytest.approx(there.maximum, rel=1e-6)
+    assert matches.ideal == there.ideal
+    store.close()
+
+
+def test_the_mean_length_is_read_from_numbers_of_several_bytes(store):
+    texts = {str(n): " ".join(["aa"] * (n + 1)) for n in range(200)}  # 20,100 tokens
+    write(store, texts | {"x": "bb bb cc"})
+    expected = found(store, "bb")["x"]
+    assert store.lexical_texts("bb", ["bb bb cc"]).scores[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_word_that_no_document_has_counts_in_a_text(store):
+    write(store, {"a": "aa", "b": "bb", "c": "cc"})
+    matches = store.lexical_texts("zz", ["aa", "zz"])
+    assert matches.rows.tolist() == [1]
+    assert matches.scores[0] == matches.maximum > 0
