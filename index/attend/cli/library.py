@@ -408,10 +408,10 @@ def mcp_command(
             f"MCP needs packages that are not installed ({error.name}). Run 'pip install "
             f"attend-retrieval[mcp]'."
         ) from None
-    if url is None:
-        library = attend.open(folder or "", read_only=not write)
+    if folder is not None:
+        library = attend.open(folder, read_only=not write)
     else:
-        library = attend.open(url, api_key=api_key)
+        library = attend.open(url or "", api_key=api_key)
     server = LibraryServer(library, write=write)
     if port is None:
         server.run("stdio")

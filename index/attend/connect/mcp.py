@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
@@ -194,7 +194,27 @@ class ReadingTools:
         if not hits:
             raise faults.ToolError(f"{id!r} has neither text nor a vector that could match.")
         places = {hit.id: (rank, hit.weight) for rank, hit in enumerate(ranking, start=1)}
-        return reasons_of(hits[0], *places.get(id, (None, 0.0)))
+        rank, weight = places.get(id, (None, 0.0))
+        reasons, highlight = hits[0].explanation or {}, hits[0].highlight
+        tokens = reasons.get("tokens") or {"query": [], "passage": [], "shares": []}
+        pairs = [
+            (left["text"], right["text"], share)
+            for left, shares in zip(tokens["query"], tokens["shares"], strict=True)
+            for right, share in zip(tokens["passage"], shares, strict=True)
+        ]
+        pairs = sorted(pairs, key=lambda pair: -pair[2])[:PAIRS]
+        place = f"hit {rank}" if rank else f"not among the first {RANKED} hits"
+        alike = "".join(f" ({left} ~ {right})" for left, right, _ in pairs[:1])
+        passage, spans = (highlight.passage or "", highlight.spans) if highlight else ("", ())
+        shared = ", ".join(passage[start:stop] for start, stop in spans) or "none"
+        return MatchReasons(
+            sentence=f"{id!r} is {place}, with {weight:.0%} of the attention; of its score "
+            f"{reasons['dense']:.2f} is meaning{alike}, {reasons['lexical']:.2f} words ({shared}).",
+            rank=rank,
+            weight=weight,
+            pairs=pairs,
+            explanation={name: reasons[name] for name in EXPLAINED},
+        )
 
     @tool("Recommend documents")
     def recommend(
@@ -307,27 +327,6 @@ def entry_of(collection: str, document: Any) -> DocumentEntry:
     )
 
 
-def reasons_of(hit: Any, rank: int | None, weight: float) -> MatchReasons:
-    """Return why a hit matches, from its explanation by pairs of tokens."""
-    reasons, passage = hit.explanation, hit.highlight.passage or ""
-    tokens = reasons.get("tokens") or {"query": [], "passage": [], "shares": []}
-    pairs = [
-        (query["text"], word["text"], share)
-        for query, shares in zip(tokens["query"], tokens["shares"], strict=True)
-        for word, share in zip(tokens["passage"], shares, strict=True)
-    ]
-    pairs = sorted(pairs, key=lambda pair: -pair[2])[:PAIRS]
-    place = f"hit {rank}" if rank else f"not among the first {RANKED} hits"
-    alike = "".join(f" ({query} ~ {word})" for query, word, _ in pairs[:1])
-    shared = ", ".join(passage[start:stop] for start, stop in hit.highlight.spans)
-    sentence = (
-        f"{hit.id!r} is {place}, with {weight:.0%} of the attention; {reasons['dense']:.2f} of its "
-        f"score is meaning{alike}, {reasons['lexical']:.2f} shared words ({shared or 'none'})."
-    )
-    parts = {name: reasons[name] for name in EXPLAINED}
-    return MatchReasons(sentence=sentence, rank=rank, weight=weight, pairs=pairs, explanation=parts)
-
-
 # -- the server ----------------------------------------------------------------------------------
 
 
@@ -338,16 +337,20 @@ class LibraryServer(MCPServer):  # type: ignore[misc]
     """
 
     def __init__(self, library: Data, *, write: bool = False) -> None:
-        tools = [*tools_of(WritingTools(library) if write else ReadingTools(library))]
+        toolbox, tools = (WritingTools if write else ReadingTools)(library), []
+        for _, method in inspect.getmembers(toolbox, lambda item: hasattr(item, "annotations")):
+            options = {"annotations": method.annotations, "description": inspect.getdoc(method)}
+            tools.append(Tool.from_function(method, structured_output=True, **options))
+            tools[-1].parameters["additionalProperties"] = False
         about = {"title": "Attend", "version": __version__, "instructions": INSTRUCTIONS}
         super().__init__("attend", tools=tools, log_level="WARNING", **about)
         self.library = library
         self.fields = {tool.name: [*tool.parameters["properties"]] for tool in tools}
         self.completion()(self.complete)
         # An id is no path of files: it may begin with a slash, or hold dots.
-        options = {"mime_type": JSON, "security": ResourceSecurity(False, False)}
-        self.resource("attend://{collection}", name="collection", **options)(self.describe)
-        self.resource("attend://{collection}/{id}", name="document", **options)(self.read)
+        kind = {"mime_type": JSON, "security": ResourceSecurity(False, False)}
+        self.resource("attend://{collection}", name="collection", **kind)(self.describe)
+        self.resource("attend://{collection}/{id}", name="document", **kind)(self.read)
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool; what it cannot do is a sentence in a result that is marked as an error."""
@@ -391,15 +394,6 @@ class LibraryServer(MCPServer):  # type: ignore[misc]
         names = await self.list_resources() if argument.name == "collection" else []
         results = [item.name for item in names if item.name.startswith(argument.value)]
         return types.Completion(values=results[:100])
-
-
-def tools_of(toolbox: ReadingTools) -> Iterator[Tool]:
-    """Yield the tools of a toolbox, in alphabetical order."""
-    for _, method in inspect.getmembers(toolbox, lambda item: hasattr(item, "annotations")):
-        options = {"annotations": method.annotations, "description": inspect.getdoc(method)}
-        tool = Tool.from_function(method, structured_output=True, **options)
-        tool.parameters["additionalProperties"] = False
-        yield tool
 
 
 def sentence_of(error: Exception) -> str:
