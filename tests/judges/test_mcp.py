@@ -28,6 +28,8 @@ from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 from attend.connect.mcp import LibraryServer
+from attend.encoder import SentenceEncoder
+from tests.served import served
 
 ERAS = ("legacy", "2026-07-28")
 READING = {
@@ -36,6 +38,7 @@ READING = {
 }
 WRITING = {"add_documents", "delete_documents", "give_feedback", "update_document"}
 FOREIGN = "what is the boiling point of tungsten?"
+WORDS = tuple(enumerate(("whale", "ship", "island")))
 EXAMPLES = ROOT / "examples"
 SUITE = "@modelcontextprotocol/conformance@0.1.13"
 NOTHING = "no answer: nothing here answers that"
@@ -376,6 +379,46 @@ def test_feedback_changes_what_is_found(writing: LibraryServer, mode: str) -> No
     assert after[last] > before[-1]["weight"]
     refused = refusal(writing, mode, "give_feedback", query=query, id="nobody")
     assert "nobody" in refused
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_the_library_of_a_server_is_served(
+    tmp_path: Path, tiny_encoder: SentenceEncoder, mode: str
+) -> None:
+    with served(tmp_path, tiny_encoder) as library:
+        library.create("books", encoder="tiny")
+        server = LibraryServer(library, write=True)
+        documents = [{"id": f"d{n}", "text": f"{word} one", "value": n} for n, word in WORDS]
+        added = call(server, mode, "add_documents", documents=documents, collection="books")
+        assert added["added"] == len(documents)
+        query = {"query": "a whale", "collection": "books"}
+        best = call(server, mode, "search", **query)["documents"][0]
+        assert (best["id"], best["value"]) == ("d0", 0)
+        assert best["text"] == "whale one"
+        assert call(server, mode, "why", id="d0", **query)["rank"] == 1
+        assert call(server, mode, "answer", question="whale", collection="books")["answered"]
+        like = call(server, mode, "recommend", like=["d0"], collection="books", limit=1)
+        assert like["documents"][0]["id"] != "d0"
+        count = call(server, mode, "count_documents", collection="books", by=["@value"])
+        assert (count["total"], count["facets"]["@value"]["distinct"]) == (3, 3)
+        changed = call(server, mode, "update_document", id="d1", value=7, collection="books")
+        assert (changed["value"], changed["text"]) == (7, "ship one")
+        call(server, mode, "give_feedback", id="d1", **query)
+        call(server, mode, "delete_documents", ids=["d2"], collection="books")
+        listed = call(server, mode, "list_documents", collection="books")
+        assert [item["id"] for item in listed["documents"]] == ["d0", "d1"]
+        read = talk(server, mode, lambda client: client.read_resource("attend://books/d1"))
+        assert json.loads(read.contents[0].text)["fields"] == {"text": "ship one"}
+        assert (
+            json.loads(
+                talk(server, mode, lambda client: client.read_resource("attend://books"))
+                .contents[0]
+                .text
+            )["documents"]
+            == 2
+        )
+        sentence = refusal(server, mode, "why", query="x", id="nobody", collection="books")
+        assert sentence == "The collection 'books' has no document 'nobody'."
 
 
 # -- over stdio and HTTP ---------------------------------------------------------------------------

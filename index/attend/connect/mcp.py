@@ -31,6 +31,7 @@ from attend.api.base import invalid, parse
 from attend.api.documents import Deleted, DeletionRequest, DocumentRequest, Written
 from attend.api.feedback import FeedbackAdded, Label
 from attend.api.names import remedy
+from attend.connect.client import RemoteLibrary
 from attend.core.errors import NotFound
 
 INSTRUCTIONS = """Collections of documents, searched by meaning. Ask with `answer` or `search`, and
@@ -138,7 +139,7 @@ def tool(title: str, **hints: bool) -> Callable[[Method], Method]:
 class ReadingTools:
     """What a client may do with a library that it only reads."""
 
-    def __init__(self, library: Data) -> None:
+    def __init__(self, library: Data | RemoteLibrary) -> None:
         self.library = library
 
     @tool("List the collections")
@@ -232,7 +233,7 @@ class ReadingTools:
         """
         options = {"user": user or None, "k": limit, "filter": filter, **SHOWN}
         options |= {"positive": [*like], "negative": [*unlike]}
-        result = self.library.collection(collection).recommend(**options)
+        result: Any = self.library.collection(collection).recommend(**options)
         entries = [entry_of(collection, hit) for hit in result.hits]
         return DocumentList(documents=entries, total=result.attended, next=None, hints=None)
 
@@ -330,13 +331,13 @@ def entry_of(collection: str, document: Any) -> DocumentEntry:
 # -- the server ----------------------------------------------------------------------------------
 
 
-class LibraryServer(MCPServer):  # type: ignore[misc]
+class LibraryServer(MCPServer):
     """An MCP server of one library, which only reads unless it may `write`.
 
     >>> LibraryServer(attend.open("library")).run("stdio")  # doctest: +SKIP
     """
 
-    def __init__(self, library: Data, *, write: bool = False) -> None:
+    def __init__(self, library: Data | RemoteLibrary, *, write: bool = False) -> None:
         toolbox, tools = (WritingTools if write else ReadingTools)(library), []
         for _, method in inspect.getmembers(toolbox, lambda item: hasattr(item, "annotations")):
             options = {"annotations": method.annotations, "description": inspect.getdoc(method)}
@@ -354,12 +355,11 @@ class LibraryServer(MCPServer):  # type: ignore[misc]
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool; what it cannot do is a sentence in a result that is marked as an error."""
-        fields = self.fields.get(name, ())
         try:
             if name not in self.fields:
                 raise faults.ToolError(f"There is no tool {name!r}; --write adds those that write.")
-            for key in arguments.keys() - {*fields}:
-                raise faults.ToolError(f"{key}: unknown field; {remedy(key, fields)}")
+            for key in arguments.keys() - {*self.fields[name]}:
+                raise faults.ToolError(f"{key}: unknown field; {remedy(key, self.fields[name])}")
             return await super().call_tool(name, arguments, context)
         except faults.ToolError as error:
             content = types.TextContent(type="text", text=sentence_of(error))
