@@ -41,6 +41,7 @@ COMMANDS = {
     "export": ("attend.cli.build", "Write matrices, documents or a backup."),
     "import": ("attend.cli.build", "Store W_Q and W_K of others, or restore a backup."),
     "info": ("attend.cli.library", "Print the contents and settings of a collection."),
+    "mcp": ("attend.cli.library", "Let language models search a library, over MCP."),
     "projections": ("attend.cli.library", "List, activate, fit and add versions of W_Q and W_K."),
     "recommend": ("attend.cli.search", "Recommend what may come next after some documents."),
     "reindex": ("attend.cli.library", "Change the encoder while searches go on."),

@@ -1,4 +1,4 @@
-"""`attend info`, `alias`, `verify`, `projections`, `drop`, `delete` and `reindex`."""
+"""`attend info`, `alias`, `verify`, `projections`, `drop`, `delete`, `reindex` and `mcp`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import click
 from pydantic import Field
 
+import attend
 from attend.api.documents import DeletionRequest
 from attend.cli import common, main
 from attend.collection.verify import Verified, together, unopened, verify
-from attend.core.errors import Damaged
+from attend.core.errors import Damaged, InvalidRequest
 from attend.projection import Projection
 from attend.store import ROLES, Role, StoredProjection
 
@@ -364,3 +365,56 @@ def _as_text(result: Mapping[str, Any]) -> str:
         f"{result['seconds']:.1f} s."
     )
     return "\n".join(lines)
+
+
+@main.command("mcp")
+@click.option("--data", "folder", type=common.FOLDER, help="The data folder.")
+@click.option("--url", metavar="URL", help="A server's library instead: http://HOST:PORT.")
+@click.option(
+    "--api-key", envvar="ATTEND_API_KEY", show_envvar=True, help="The key for the server of --url."
+)
+@click.option("--write", is_flag=True, help="Let clients add, change and delete documents, too.")
+@click.option(
+    "--http",
+    "port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve http://127.0.0.1:PORT/mcp instead of stdio.",
+)
+def mcp_command(
+    folder: Path | None, url: str | None, api_key: str | None, write: bool, port: int | None
+) -> None:
+    """Let programs with a language model search a library by the Model Context Protocol (MCP).
+
+    A client such as Claude Desktop starts this command and talks to it on stdin and stdout; with
+    --http it serves streamable HTTP to programs on this machine. Clients only read, unless --write
+    lets them add, change and delete documents and give feedback. Any number of servers and commands
+    may use one folder at the same time.
+
+    \b
+    Example:
+      attend mcp --data library
+      attend mcp --url http://127.0.0.1:8000 --write
+      attend mcp --data library --http 8808
+    """
+    if (folder is None) == (url is None):
+        raise click.UsageError("Give either --data or --url: the library to serve.")
+    if folder is not None and not write and not folder.exists():
+        raise InvalidRequest(f"The folder {folder} does not exist. Check --data, or add --write.")
+    try:
+        from attend.connect.mcp import LibraryServer  # here: it takes a second to import
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(
+            f"MCP needs packages that are not installed ({error.name}). Run 'pip install "
+            f"attend-retrieval[mcp]'."
+        ) from None
+    if folder is not None:
+        library = attend.open(folder, read_only=not write)
+    else:
+        library = attend.open(url or "", api_key=api_key)
+    server = LibraryServer(library, write=write)
+    if port is None:
+        server.run("stdio")
+    else:
+        click.echo(f"MCP is served at http://127.0.0.1:{port}/mcp.", err=True)
+        server.run("streamable-http", port=port, json_response=True, stateless_http=True)
