@@ -12,7 +12,17 @@ from attend import __version__
 from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
 from attend_service.context import Operation
 from attend_service.operations import ARROW, structured
-from attend_service.replies import HTML, JSON, KINDS, PROBLEM, TAR, Kind, ProblemDetails
+from attend_service.replies import (
+    HTML,
+    JSON,
+    KINDS,
+    PROBLEM,
+    QDRANT,
+    TAR,
+    Kind,
+    ProblemDetails,
+    QdrantError,
+)
 
 SCHEMAS = "#/components/schemas/"
 NAME = {"type": "string", "pattern": NAME_PATTERN}
@@ -40,6 +50,7 @@ MEANINGS = {
 SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
     "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+    "qdrant": {"type": "apiKey", "in": "header", "name": "Api-Key"},
 }
 HEADERS = {
     401: ("WWW-Authenticate", "The way to send a key.", "string"),
@@ -54,7 +65,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     listed = list(operations)
     for operation in listed:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
-    models: dict[Any, None] = {ProblemDetails: None}
+    models: dict[Any, None] = {ProblemDetails: None, QdrantError: None}
     for operation in listed:
         used = (operation.body, operation.query, *operation.returns.values())
         models |= dict.fromkeys(model for model in used if model is not None)
@@ -113,8 +124,12 @@ def _operation(operation: Operation) -> dict[str, Any]:
         for status, model in operation.returns.items()
     }
     for status in {*operation.errors} - {*operation.returns}:
-        slug = next(kind.slug for kind in KINDS if kind.status == status)
-        responses[str(status)] = {"$ref": f"#/components/responses/{slug}"}
+        problem = next(kind for kind in KINDS if kind.status == status)
+        responses[str(status)] = {"$ref": f"#/components/responses/{problem.slug}"}
+        if operation.path.startswith(QDRANT):
+            responses[str(status)] = _problem(problem)
+            own = {"schema": _reference(QdrantError)}
+            responses[str(status)]["content"][JSON] = own
     described["responses"] = dict(sorted(responses.items()))
     if operation.need == "open":
         return {**described, "security": []}
@@ -135,7 +150,7 @@ def _body(operation: Operation, model: type[Request]) -> dict[str, Any]:
     if operation.example is not None:
         content["example"] = operation.example
     media = {JSON: content, **({ARROW: {"schema": BINARY}} if operation.arrow else {})}
-    return {"required": True, "content": media}
+    return {"required": not operation.optional, "content": media}
 
 
 def _response(

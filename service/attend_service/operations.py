@@ -134,7 +134,12 @@ def call(operation: Operation, **arguments: Any) -> Response:
             need_memory(ARROW_MEMORY * len(raw))
             arguments["body"] = stream_documents(raw)
         elif operation.body is not None:
-            body = read_body(operation.body, operation.bare, single=operation.single)
+            is_absent = operation.optional and not request.get_data()
+            body = (
+                parse(operation.body, {})
+                if is_absent
+                else read_body(operation.body, operation.bare, single=operation.single)
+            )
             need_memory(working_size(body))
             arguments["body"] = body if operation.exact else _resolved(body)
         if operation.query is not None:

@@ -84,6 +84,15 @@ NEEDS: Mapping[str, str] = {
     "document_page": "read",
     "map_keys": "read",
     "compare_projections": "read",
+    "retrieve_knowledge": "read",
+    "list_qdrant_collections": "read",
+    "show_qdrant_collection": "read",
+    "exists_in_qdrant": "read",
+    "query_points": "read",
+    "query_points_batch": "read",
+    "scroll_points": "read",
+    "count_points": "read",
+    "retrieve_points": "read",
 }
 """What each operation needs, said a second time on purpose: whoever adds one decides, and what a
 key opens is never a matter of chance. An operation that changes something is not `read`."""
@@ -92,7 +101,7 @@ OWN = {
     "list_collections", "plain_search", "list_jobs", "show_job", "cancel_job",
     "list_aliases", "show_alias", "search_collections", "openapi_document", "docs", "home",
     "attention_page", "compare_page", "recommend_page", "teach_page", "map_page",
-    "add_page", "operate_page", "document_page",
+    "add_page", "operate_page", "document_page", "retrieve_knowledge", "list_qdrant_collections",
 }  # fmt: skip
 """Those that name no collection in their path, and keep to a key's collections by themselves."""
 
@@ -126,7 +135,7 @@ def test_every_operation_keeps_to_scope_and_collection(
     operation: Operation, client: FlaskClient, file: KeyFile
 ) -> None:
     need = NEEDS[operation.name]
-    elsewhere = ("plain_search", "search_collections")
+    elsewhere = ("plain_search", "search_collections", "retrieve_knowledge")
     names_books = "collection" in operation.parameters or operation.name in elsewhere
     names_books = names_books and not operation.to_all
     for scope in SCOPES:
@@ -154,7 +163,7 @@ def test_all_ways_to_send_a_key(books: FlaskClient, file: KeyFile) -> None:
     key = file.add()[1]
     basic = base64.b64encode(f"me:{key}".encode()).decode()
     for headers in (
-        bearer(key), {"X-Api-Key": key}, {"Authorization": f"bearer {key}"},
+        bearer(key), {"X-Api-Key": key}, {"api-key": key}, {"Authorization": f"bearer {key}"},
         {"Authorization": f"Basic {basic}"}, {"X-Api-Key": key, "Authorization": "Basic cHJveHk6"},
     ):  # fmt: skip
         assert books.get("/v1/collections", headers=headers).status_code == 200, headers

@@ -1,7 +1,7 @@
 """The views, by subject."""
 
 from attend_service.context import Operation
-from attend_service.routes import documents, learning, search, server
+from attend_service.routes import dify, documents, learning, qdrant, search, server
 
 SUBJECTS = (
     documents.collections,
@@ -11,6 +11,8 @@ SUBJECTS = (
     search.recommendations,
     learning.operations,
     learning.projections,
+    dify.operations,
+    qdrant.operations,
     server.administration,
     server.operations,
 )
