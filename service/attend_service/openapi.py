@@ -128,8 +128,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         responses[str(status)] = {"$ref": f"#/components/responses/{problem.slug}"}
         if operation.path.startswith(QDRANT):
             responses[str(status)] = _problem(problem)
-            own = {"schema": _reference(QdrantError)}
-            responses[str(status)]["content"][JSON] = own
+            responses[str(status)]["content"][JSON] = {"schema": _reference(QdrantError)}
     described["responses"] = dict(sorted(responses.items()))
     if operation.need == "open":
         return {**described, "security": []}

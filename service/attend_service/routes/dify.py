@@ -88,7 +88,7 @@ class MetadataComparison(DifyRequest):
 
     name: base.Path | list[base.Path] = Field(examples=["year"])
     comparison_operator: Comparison
-    value: str | FiniteFloat | list[str | FiniteFloat] | None = None
+    value: str | int | FiniteFloat | list[str | int | FiniteFloat] | None = None
     """A text that is written like a number is compared as a number, too."""
 
     def check(self) -> None:

@@ -22,6 +22,7 @@ from attend import Collection
 from attend.api import base
 from attend.api.base import Reply, Request, WrongField
 from attend.api.search import MAX_BATCH, BatchRequest, SearchRequest
+from attend.collection.reading import Page
 from attend.core.errors import InvalidRequest
 from attend.core.types import Json
 from attend.values.select import only, whole_text
@@ -72,9 +73,7 @@ class PointParts(Request):
 
     def check(self) -> None:
         if self.with_vector:
-            sentence = "vectors are not returned in this form; leave it out, or send a search with"
-            sentence += " the value '@key' to /v1/collections/{collection}/search"
-            raise WrongField("with_vector", sentence)
+            raise WrongField("with_vector", "no vectors are returned in this form; leave it out")
 
 
 class PointList(PointParts):
@@ -178,11 +177,7 @@ def scroll_points(collection: str, body: PointScroll) -> QdrantReply:
     opened = collection_of(collection)
     need_memory(DOCUMENT_BYTES * body.limit)
     page = opened.page(_filter(opened, body.filter), cursor=body.offset, limit=body.limit)
-    points = [
-        _point(body, one.id, whole_text(one.fields), one.value, one.payload)
-        for one in page.documents
-    ]
-    return _reply({"points": points, "next_page_offset": page.next})
+    return _reply({"points": _stored(body, page), "next_page_offset": page.next})
 
 
 @operations.add("POST", f"{POINTS}/count", example={"filter": {}}, **POST)
@@ -197,12 +192,7 @@ def retrieve_points(collection: str, body: PointList) -> QdrantReply:
     """Return points by their ids, in Qdrant's form; unknown ones are passed over."""
     opened, ids = collection_of(collection), document_ids(collection_of(collection), body.ids)
     need_memory(DOCUMENT_BYTES * len(ids))
-    page = opened.page({"@id": {"in": ids}}, limit=len(ids) or 1)
-    points = {
-        one.id: _point(body, one.id, whole_text(one.fields), one.value, one.payload)
-        for one in page.documents
-    }
-    return _reply([points[id] for id in dict.fromkeys(ids) if id in points])
+    return _reply(_stored(body, opened.page({"@id": {"in": ids}}, limit=len(ids) or 1)))
 
 
 def point_id(id: str) -> int | str:
@@ -233,24 +223,27 @@ def document_ids(collection: Collection, points: Any) -> list[str]:
     return [by_point.get(text, text) for text in texts]
 
 
+def _stored(sent: PointParts, page: Page) -> list[dict[str, Any]]:
+    return [
+        _point(sent, one.id, whole_text(one.fields), one.value, one.payload)
+        for one in page.documents
+    ]
+
+
 def _answers(collection: Collection, queries: Sequence[PointQuery]) -> list[dict[str, Any]]:
     searches = [_search(collection, query) for query in queries]
     need_memory(working_size(base.parse(BatchRequest, {"searches": searches})))
-    answers = collection.search_many(searches)
-    return [
-        {
-            "points": [
-                {
-                    **_point(sent, hit.id, hit.text, hit.value, hit.payload),
-                    "version": answer.generation,
-                    "score": score,
-                }
-                for hit, score in zip(answer.hits, answer.shares(), strict=True)
-                if sent.score_threshold is None or score >= sent.score_threshold
-            ]
-        }
-        for sent, answer in zip(queries, answers, strict=True)
-    ]
+    replies = []
+    for sent, answer in zip(queries, collection.search_many(searches), strict=True):
+        least = -1.0 if sent.score_threshold is None else sent.score_threshold
+        scored = zip(answer.hits, answer.shares(), strict=True)
+        points = [
+            {**_point(sent, hit.id, hit.text, hit.value, hit.payload), "score": score}
+            for hit, score in scored
+            if score >= least
+        ]
+        replies.append({"points": [{**point, "version": answer.generation} for point in points]})
+    return replies
 
 
 def _search(collection: Collection, sent: PointQuery) -> SearchRequest:
@@ -270,18 +263,18 @@ def _search(collection: Collection, sent: PointQuery) -> SearchRequest:
 def _point(
     sent: PointParts, id: str, text: str | None, value: Json, payload: Mapping[str, Json]
 ) -> dict[str, Any]:
-    # As in Qdrant, a search returns payloads where it names them, anything else unless it does not.
+    # Qdrant's defaults: a search returns no payloads, and anything else does.
     parts = not isinstance(sent, PointQuery) if sent.with_payload is None else sent.with_payload
     if parts is False:
         return {"id": point_id(id)}
-    own = {"text": text or None, "value": value}
-    whole = {**{name: it for name, it in own.items() if it is not None}, **payload, "_id": id}
+    added = {"text": text or None, "value": value}
+    full = {**{name: it for name, it in added.items() if it is not None}, **payload, "_id": id}
     if isinstance(parts, list):
         parts = {"include": parts}
     if isinstance(parts, dict):
-        whole = only(whole, parts["include"], {}) if "include" in parts else whole
-        whole = _without(whole, parts.get("exclude", ()))
-    return {"id": point_id(id), "payload": whole}
+        full = only(full, parts["include"], {}) if "include" in parts else full
+        full = _without(full, parts.get("exclude", ()))
+    return {"id": point_id(id), "payload": full}
 
 
 def _without(tree: Mapping[str, Json], paths: Sequence[str]) -> dict[str, Json]:
