@@ -23,12 +23,15 @@ from attend.store.filters import (
     All,
     Among,
     HasSubstring,
+    HasSuffix,
     HasWords,
+    IsEmptyList,
     IsNull,
     Leaf,
     Node,
     Not,
     Within,
+    WithinDates,
     leaves_of,
 )
 from attend_milvus.server import CAPABILITIES
@@ -114,7 +117,7 @@ def expression(predicate: Predicate, elements: int = 1) -> Expression:
         elements: how many of a list a range looks at.
 
     Raises:
-        Unsupported: the filter asks for words or a part of a text.
+        Unsupported: the filter asks for words, a part or the end of a text, dates or empty lists.
     """
     ranged = {
         leaf.field
@@ -143,7 +146,7 @@ def _written(node: Node, elements: int) -> str:
 
 def _leaf(leaf: Leaf, elements: int) -> str:
     match leaf:
-        case HasWords() | HasSubstring():
+        case HasWords() | HasSubstring() | HasSuffix() | IsEmptyList() | WithinDates():
             CAPABILITIES.check("match", field="filter")
             return NOTHING
         case IsNull(field):

@@ -27,7 +27,10 @@ REFUSALS = {
         "Words that a query and a document share (lexical)",
         "leave lexical out, or use a data folder",
     ),
-    "match": ("Filters for words or parts of texts", "filter by values, or use a data folder"),
+    "match": (
+        "Filters for words, parts of texts, dates or empty lists",
+        "filter by values, or use a data folder",
+    ),
     "attend_all": (
         "Weights over all documents (attend 'all', matrices, mixtures, decoding)",
         "attend to a number of documents, or use a data folder",

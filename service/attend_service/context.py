@@ -46,6 +46,7 @@ class Operation:
         body, query: the models of what is sent; the view gets them under these names.
         bare: the field of the body that a bare list stands for.
         single: whether one item may stand for a list of one.
+        optional: whether nothing at all may be sent, which stands for an object without fields.
         arrow: whether the body may be documents in Arrow's format.
         returns: what each successful status answers; None for nothing at all.
         html: whether a browser gets a page instead.
@@ -72,6 +73,7 @@ class Operation:
     body: type[Request] | None = None
     bare: str | None = None
     single: bool = False
+    optional: bool = False
     arrow: bool = False
     query: type[Request] | None = None
     html: bool = False

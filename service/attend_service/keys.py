@@ -29,7 +29,7 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 """Each may do what those before it may."""
 
 FILE = "api-keys.json"
-HEADER = "X-Api-Key"
+HEADER, QDRANT_HEADER = "X-Api-Key", "Api-Key"
 SECRET_BYTES = 32
 SHAPE = re.compile(r"attend_([0-9a-f]{12})_([\w-]{43})", re.ASCII)
 LOCK_SECONDS = 10.0

@@ -14,7 +14,18 @@ from attend.api.answers import VALUE_KEYS
 from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
 from attend_service.context import Operation
 from attend_service.operations import ARROW, structured
-from attend_service.replies import HTML, JSON, KINDS, MULTIPART, PROBLEM, TAR, Kind, ProblemDetails
+from attend_service.replies import (
+    HTML,
+    JSON,
+    KINDS,
+    MULTIPART,
+    PROBLEM,
+    QDRANT,
+    TAR,
+    Kind,
+    ProblemDetails,
+    QdrantError,
+)
 
 SCHEMAS = "#/components/schemas/"
 NAME = {"type": "string", "pattern": NAME_PATTERN}
@@ -61,6 +72,7 @@ MEANINGS = {
 SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
     "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+    "qdrant": {"type": "apiKey", "in": "header", "name": "Api-Key"},
 }
 HEADERS = {
     401: ("WWW-Authenticate", "The way to send a key.", "string"),
@@ -82,7 +94,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     listed = list(operations)
     for operation in listed:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
-    models: dict[Any, None] = {ProblemDetails: None}
+    models: dict[Any, None] = {ProblemDetails: None, QdrantError: None}
     for operation in listed:
         used = (operation.body, operation.query, *operation.returns.values())
         models |= dict.fromkeys(model for model in used if model is not None)
@@ -172,12 +184,20 @@ def _operation(operation: Operation) -> dict[str, Any]:
         for status, model in operation.returns.items()
     }
     for status in {*operation.errors} - {*operation.returns}:
-        slug = next(kind.slug for kind in KINDS if kind.status == status)
-        responses[str(status)] = {"$ref": f"#/components/responses/{slug}"}
+        responses[str(status)] = _refusal(operation, status)
     described["responses"] = dict(sorted(responses.items()))
     if operation.need == "open":
         return {**described, "security": []}
     return {**described, "x-scope": operation.need}
+
+
+def _refusal(operation: Operation, status: int) -> dict[str, Any]:
+    problem = next(kind for kind in KINDS if kind.status == status)
+    if not operation.path.startswith(QDRANT):
+        return {"$ref": f"#/components/responses/{problem.slug}"}
+    response = _problem(problem)
+    response["content"][JSON] = {"schema": reference(QdrantError)}
+    return response
 
 
 def _fields(model: type[Request]) -> dict[str, Any]:
@@ -195,7 +215,7 @@ def _body(operation: Operation, model: type[Request]) -> dict[str, Any]:
     if operation.example is not None:
         content["example"] = operation.example
     media = {JSON: content, **({ARROW: {"schema": BINARY}} if operation.arrow else {})}
-    return {"required": True, "content": media}
+    return {"required": not operation.optional, "content": media}
 
 
 def _response(

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
 from flask import Response, request
+from pydantic import ConfigDict
 from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from attend.api.base import MAX_ATTEND, Request, parse
@@ -101,6 +102,12 @@ VALUE_BYTES = 250
 """Of a value in a JSON body, once it is parsed and validated."""
 
 
+class ForeignRequest(Request):
+    """Base of requests in others' forms, whose other fields (`user`, …) are passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
 class NeedsMemory(BaseException):
     """A request takes more memory than it has been granted, and is to be run again once it has.
 
@@ -134,7 +141,12 @@ def call(operation: Operation, **arguments: Any) -> Response:
             need_memory(ARROW_MEMORY * len(raw))
             arguments["body"] = stream_documents(raw)
         elif operation.body is not None:
-            body = read_body(operation.body, operation.bare, single=operation.single)
+            is_absent = operation.optional and not request.get_data()
+            body = (
+                parse(operation.body, {})
+                if is_absent
+                else read_body(operation.body, operation.bare, single=operation.single)
+            )
             need_memory(working_size(body))
             arguments["body"] = body if operation.exact else _resolved(body)
         if operation.query is not None:

@@ -38,6 +38,14 @@ FOREIGN_FORMS = (
 )
 """Where paths begin whose clients read `error.message` of a problem, and nothing else of it."""
 
+QDRANT = "/collections"
+"""Begins the paths of Qdrant's API, whose errors have a form of their own."""
+
+READ_ONLY = (
+    " Qdrant's API is read-only here; documents are written at "
+    "/v1/collections/{collection}/documents."
+)
+
 MAX_ERRORS = 100
 """Details in a problem: a batch can have thousands of wrong fields, and a hundred suffice."""
 
@@ -77,6 +85,14 @@ class ProblemDetails(Reply):
     absent where the error is not one of the library's."""
     error: ClientError | None = None
     """The same in OpenAI's form, at its paths."""
+
+
+class QdrantError(Reply):
+    """An error in Qdrant's form."""
+
+    status: Mapping[str, str]
+    """What is wrong, and what to do, as `error`."""
+    time: float = 0.0
 
 
 class Kind(NamedTuple):
@@ -233,7 +249,11 @@ def respond(error: Exception, *, names_all: bool) -> Response:
         error, errors.OverTime | errors.OutOfFiles | errors.OutOfMemory | errors.Opening
     ):
         log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
-    if wants_page() and not request.path.startswith("/v1/"):
+    if f"{request.path}/".startswith(f"{QDRANT}/"):
+        is_no_path = isinstance(error, NoSuchPath | MethodNotAllowed)
+        sentence = problem.detail + (READ_ONLY if is_no_path else "")
+        response = reply(QdrantError({"error": sentence}), problem.status)
+    elif wants_page() and not request.path.startswith("/v1/"):
         page = render_template("problem.html", problem=problem)
         response = Response(page, problem.status, content_type=f"{HTML}; charset=utf-8")
     else:

@@ -23,7 +23,7 @@ from werkzeug.exceptions import Forbidden, Unauthorized
 from attend import Data, encoder
 from attend.core.errors import Conflict, InvalidRequest
 from attend_service.context import Operation, context, requested_operation
-from attend_service.keys import HEADER, ApiKey, KeyRing
+from attend_service.keys import HEADER, QDRANT_HEADER, ApiKey, KeyRing
 from attend_service.replies import HTML, wants_page
 from attend_service.settings import ServerSettings
 
@@ -69,7 +69,7 @@ RESERVED = frozenset(
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = "GET, POST, PUT, PATCH, DELETE"
-SENT = f"Authorization, Content-Type, {HEADER}, X-Request-Id"
+SENT = f"Authorization, Content-Type, {HEADER}, {QDRANT_HEADER}, X-Request-Id"
 SHOWN = "X-Request-Id, Location, Retry-After"
 REMEMBERED_SECONDS = "600"
 
@@ -261,8 +261,9 @@ def _sent() -> str | None:
     A browser sends a password by itself, whichever page makes the request: so a password counts
     only where nothing changes, or where the browser says that a page of this server asks.
     """
-    if HEADER in request.headers:
-        return request.headers[HEADER].strip()
+    for header in (HEADER, QDRANT_HEADER):
+        if header in request.headers:
+            return request.headers[header].strip()
     authorization = request.authorization
     if authorization is None:
         return None

@@ -11,7 +11,8 @@ import pytest
 
 from attend import Collection, Data
 from attend.core.errors import Unsupported
-from attend_milvus.filters import filter_fields
+from attend.store import compile_filter
+from attend_milvus.filters import expression, filter_fields
 from tests.milvus.server import MilvusServer
 
 VALUES: list[Any] = [
@@ -163,6 +164,15 @@ def test_ranges_over_long_lists_are_refused(remote: Collection) -> None:
     with pytest.raises(Unsupported, match="a list of more than 8"):
         remote.page({"many": {"gt": 7}})
     remote.delete(["long"])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [{"suffix": "x"}, {"substring": "x"}, {"empty": True}, {"date": {"gt": "2024-05-17"}}],
+)
+def test_what_milvus_has_no_expression_for_is_refused(condition: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported, match="use a data folder"):
+        expression(compile_filter({"f": condition}))
 
 
 def test_facts_are_fields_by_the_names_that_filters_give_them() -> None:

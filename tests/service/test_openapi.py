@@ -28,7 +28,9 @@ from tests.service.conftest import SlowTrainer
 from tests.service.test_jobs import reached
 
 OPERATIONS = all_operations()
-NEEDS_TEXT = ("plain_search", "search_vector_store", "attach_file", "attach_files")
+NEEDS_TEXT = (
+    "plain_search", "search_vector_store", "attach_file", "attach_files", "retrieve_knowledge",
+)  # fmt: skip
 """What takes texts, while the example's collection takes vectors alone."""
 
 LAST = ("delete_documents", "delete_document", "drop_collection")
@@ -151,7 +153,8 @@ def contents(operation: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def test_a_field_is_left_out_or_null_and_never_both(client: FlaskClient) -> None:
-    """But for three fields of requests in which null says something, and the end of a list."""
+    """But for three fields of requests in which null says something, the end of a list, and what
+    clients of OpenAI and Cohere may send as null."""
     schemas = client.get("/openapi.json").get_json()["components"]["schemas"]
     both = {
         f"{name}.{field}"
@@ -162,7 +165,7 @@ def test_a_field_is_left_out_or_null_and_never_both(client: FlaskClient) -> None
     }
     assert both == {
         *("SettingsChange.exact_below", "SettingsChange.scale", "InteractionsRequest.liked_from"),
-        "FeedbackPage.next",
+        *("FeedbackPage.next", "RankingOptions.score_threshold", "RankRequest.return_documents"),
     }
 
 

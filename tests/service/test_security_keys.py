@@ -84,6 +84,7 @@ NEEDS: Mapping[str, str] = {
     "document_page": "read",
     "map_keys": "read",
     "compare_projections": "read",
+    "list_by_filter": "read",
     "list_models": "read",
     "embed": "read",
     "rank": "read",
@@ -103,6 +104,15 @@ NEEDS: Mapping[str, str] = {
     "detach_file": "write",
     "attach_files": "write",
     "show_batch": "read",
+    "retrieve_knowledge": "read",
+    "list_qdrant_collections": "read",
+    "show_qdrant_collection": "read",
+    "exists_in_qdrant": "read",
+    "query_points": "read",
+    "query_points_batch": "read",
+    "scroll_points": "read",
+    "count_points": "read",
+    "retrieve_points": "read",
 }
 """What each operation needs, said a second time on purpose: whoever adds one decides, and what a
 key opens is never a matter of chance. An operation that changes something is not `read`."""
@@ -113,6 +123,7 @@ OWN = {
     "attention_page", "compare_page", "recommend_page", "teach_page", "map_page",
     "add_page", "operate_page", "document_page", "list_models", "embed", "rank", "rank_again",
     "upload_file", "list_files", "show_file", "delete_file", "list_vector_stores",
+    "retrieve_knowledge", "list_qdrant_collections",
 }  # fmt: skip
 """Those that name no collection in their path, and keep to a key's collections by themselves."""
 
@@ -149,7 +160,7 @@ def test_every_operation_keeps_to_scope_and_collection(
     operation: Operation, client: FlaskClient, file: KeyFile
 ) -> None:
     need = NEEDS[operation.name]
-    elsewhere = ("plain_search", "search_collections")
+    elsewhere = ("plain_search", "search_collections", "retrieve_knowledge")
     names_books = "collection" in operation.parameters or operation.name in elsewhere
     names_books = names_books and not operation.to_all
     for scope in SCOPES:
@@ -179,7 +190,7 @@ def test_all_ways_to_send_a_key(books: FlaskClient, file: KeyFile) -> None:
     key = file.add()[1]
     basic = base64.b64encode(f"me:{key}".encode()).decode()
     for headers in (
-        bearer(key), {"X-Api-Key": key}, {"Authorization": f"bearer {key}"},
+        bearer(key), {"X-Api-Key": key}, {"api-key": key}, {"Authorization": f"bearer {key}"},
         {"Authorization": f"Basic {basic}"}, {"X-Api-Key": key, "Authorization": "Basic cHJveHk6"},
     ):  # fmt: skip
         assert books.get("/v1/collections", headers=headers).status_code == 200, headers

@@ -378,6 +378,17 @@ class Answer(Reply):
     """The measured share of the ten nearest keys that searches find; present where keys are
     quantised."""
 
+    def shares(self) -> list[float]:
+        """Return confidence × weight of each hit, from 0 to 1: its calibrated score.
+
+        After a training the weights sum to the confidence already; before one they sum to one.
+
+        >>> books.search([1.0, 0.1], k=1, attend=1).shares()
+        [1.0]
+        """
+        factor = self.confidence if self.calibrated == "collection" else 1.0
+        return [hit.weight * (1.0 if factor is None else factor) for hit in self.hits]
+
     def __repr__(self) -> str:
         confidence = "not fitted yet" if self.confidence is None else f"{self.confidence:.3f}"
         line = f"{answer_text(self.answer)!r}; {hits_line(self.hits)}; confidence {confidence}"

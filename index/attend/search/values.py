@@ -18,7 +18,7 @@ from attend.core.settings import Settings
 from attend.core.types import Float64, Json
 from attend.projection import Projection
 from attend.store import CollectionStore, Predicate, StoredDocument, compile_filter
-from attend.store.filters import VALUE, Among, Within, by_value, leaves_of
+from attend.store.filters import VALUE, Among, Within, WithinDates, by_value, is_date, leaves_of
 from attend.store.selection import check_facets
 from attend.values.blends import blend_for, nearest
 from attend.values.kinds import ValueType, infer, is_list, is_numbers, parse_type
@@ -210,13 +210,8 @@ def filter_hints(store: CollectionStore, filter: Mapping[str, Json] | None) -> l
         stored = [item for item in stored if item is not None]
         if isinstance(leaf, Among):
             hints += _spelling_hints(leaf, stored)
-        elif isinstance(leaf, Within) and stored:
-            bound = leaf.bounds[0][1]
-            if all(isinstance(value, str) is not isinstance(bound, str) for value in stored):
-                hints.append(
-                    f"{leaf.field} is compared with {_json(bound)}, but documents have "
-                    f"{_json(stored[0])}; a text and a number are not compared."
-                )
+        elif isinstance(leaf, Within | WithinDates) and stored:
+            hints += _kind_hints(leaf, stored)
     return list(dict.fromkeys(hints)) or None
 
 
@@ -230,6 +225,26 @@ def _spelling_hints(leaf: Among, stored: Sequence[Json]) -> list[str]:
         for value in wrong
         if (plain := value.strip('"').casefold()) in alike
     ]
+
+
+def _kind_hints(leaf: Within | WithinDates, stored: Sequence[Json]) -> list[str]:
+    """Return why no stored value can lie within bounds: all are of another kind, or dates that are
+    written in another form."""
+    bound, first = leaf.bounds[0][1], _json(stored[0])
+    is_within_dates = isinstance(leaf, WithinDates)
+    if not is_within_dates and all(
+        isinstance(it, str) is not isinstance(bound, str) for it in stored
+    ):
+        return [
+            f"{leaf.field} is compared with {_json(bound)}, but documents have {first}; a text and "
+            f"a number are not compared."
+        ]
+    if (is_within_dates or is_date(bound)) and not any(map(is_date, stored)):
+        return [
+            f"{leaf.field} is compared with dates, but documents have {first}; write dates as "
+            f"2024-05-17 or 2024-05-17T12:30:00Z."
+        ]
+    return []
 
 
 def _json(value: Json) -> str:

@@ -27,6 +27,7 @@ from attend.core.errors import (
     is_out_of_files,
     out_of_files,
 )
+from attend.store.filters import moment
 from attend.store.words import TOKENIZER, folded, register
 
 BUSY_SECONDS = 30.0
@@ -272,6 +273,7 @@ class Connections:
             connection.set_progress_handler(is_over, STEPS)
             connection.create_function("has_words", 3, TOKENIZER.holds, deterministic=True)
             connection.create_function("folded", 1, folded, deterministic=True)
+            connection.create_function("moment", 1, moment, deterministic=True)
             register(connection)
         except sqlite3.DatabaseError as error:
             if connection is not None:

@@ -20,6 +20,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ MAX_LISTED = 100_000
 MAX_WORDS = 64
 
 
-_DAY_FIRST = re.compile(r"\d{1,2}[./]\d{1,2}[./]\d{4}\b", re.ASCII)
+_DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{4}\b", re.ASCII)
 
 
 class IsNull(NamedTuple):
@@ -79,6 +80,27 @@ class HasSubstring(NamedTuple):
     text: str
 
 
+class HasSuffix(NamedTuple):
+    """An element of the field is a text with this end."""
+
+    field: str
+    text: str
+
+
+class IsEmptyList(NamedTuple):
+    """The field is a list without elements."""
+
+    field: str
+
+
+class WithinDates(NamedTuple):
+    """One element of the field is an ISO date that meets all bounds: pairs of a sign and seconds
+    since 1970."""
+
+    field: str
+    bounds: Sequence[tuple[str, float]]
+
+
 class All(NamedTuple):
     """Every part holds; true without any."""
 
@@ -97,7 +119,7 @@ class Not(NamedTuple):
     part: Node
 
 
-Leaf = IsNull | Among | Within | HasWords | HasSubstring
+Leaf = IsNull | Among | Within | HasWords | HasSubstring | HasSuffix | IsEmptyList | WithinDates
 Node = Leaf | All | Some | Not
 
 
@@ -280,33 +302,83 @@ def _exists(name: str, operand: Json) -> Node:
     return Not(IsNull(name)) if operand else IsNull(name)
 
 
-def _starts(name: str, operand: Json) -> Node:
+def _empty(name: str, operand: Json) -> Node:
+    if not isinstance(operand, bool):
+        raise _rejected(f"'empty' on {name!r} takes true or false, but {operand!r} was given")
+    is_empty = Some((IsNull(name), IsEmptyList(name)))
+    return is_empty if operand else Not(is_empty)
+
+
+def _text(name: str, operator: str, operand: Json) -> str:
     if not isinstance(operand, str):
-        raise _rejected(f"'prefix' on {name!r} takes text, but {_shown(operand)} was given")
-    _check_comparable(operand, name)
+        raise _rejected(f"{operator!r} on {name!r} takes text, but {_shown(operand)} was given")
+    if operator != "match":  # the words of a text have no NUL
+        _check_comparable(operand, name)
+    return operand
+
+
+def _starts(name: str, operand: Json) -> Node:
+    operand = _text(name, "prefix", operand)
     stem = operand.rstrip("\U0010ffff")
     # The bound is the first text after all that start with the prefix, if such a text exists.
     following = [("<", stem[:-1] + chr(ord(stem[-1]) + 1))] if stem else []
     return Within(name, [(">=", operand), *following])
 
 
-def _holds(name: str, operand: Json) -> Node:
-    if not isinstance(operand, str):
-        raise _rejected(f"'substring' on {name!r} takes text, but {_shown(operand)} was given")
-    _check_comparable(operand, name)
-    return HasSubstring(name, operand.casefold())
+def _ends(name: str, operand: Json) -> Node:
+    text = _text(name, "suffix", operand)
+    return HasSuffix(name, text) if text else Within(name, [(">=", "")])
 
 
 def _matches(name: str, operand: Json) -> Node:
-    if not isinstance(operand, str):
-        raise _rejected(f"'match' on {name!r} takes text, but {_shown(operand)} was given")
-    words = TOKENIZER.phrases(operand)
+    words = TOKENIZER.phrases(_text(name, "match", operand))
     if not 1 <= len(words) <= MAX_WORDS:
         raise _rejected(
             f"'match' on {name!r} takes 1 to {MAX_WORDS} words, but {_shown(operand)} has "
             f"{len(words) or 'none'}"
         )
     return HasWords(name, words)
+
+
+def _between_dates(name: str, operand: Json) -> Node:
+    if not isinstance(operand, Mapping) or not operand or not set(operand) <= set(_SIGNS):
+        raise _rejected(
+            f"'date' on {name!r} takes an object of {', '.join(_SIGNS)}, but {_shown(operand)} was "
+            f"given"
+        )
+    bounds = []
+    for key, value in operand.items():
+        seconds = moment(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else None
+        if seconds is None:
+            raise _rejected(
+                f"'date' on {name!r} takes ISO dates such as 2024-05-17 or 2024-05-17T12:30:00Z, "
+                f"but {_shown(value)} was given"
+            )
+        bounds.append((_SIGNS[key], seconds))
+    return WithinDates(name, bounds)
+
+
+def moment(text: bytes | None) -> float | None:
+    """Return an ISO date as seconds since 1970, in UTC where it names no zone; None for any other
+    text.
+
+    >>> moment(b"1970-01-02"), moment(b"1970-01-02T01:00:00+01:00"), moment(b"02.01.1970")
+    (86400.0, 86400.0, None)
+    """
+    try:
+        date = datetime.fromisoformat((text or b"").decode())
+    except ValueError:
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
+def is_date(value: Json) -> bool:
+    """Return whether a value is an ISO date.
+
+    >>> is_date("2024-05-17"), is_date("17.05.2024")
+    (True, False)
+    """
+    return isinstance(value, str) and moment(value.encode("utf-8", "replace")) is not None
 
 
 def _bound(name: str, key: str, operand: Json) -> str | int | float:
@@ -349,9 +421,14 @@ _OPERATORS: dict[str, Callable[[str, Json], Node]] = {
     "any": _among,
     "all": _has_all,
     "exists": _exists,
+    "empty": _empty,
+    "date": _between_dates,
     "prefix": _starts,
+    "suffix": _ends,
     "match": _matches,
-    "substring": _holds,
+    "substring": lambda name, operand: HasSubstring(
+        name, _text(name, "substring", operand).casefold()
+    ),
 }
 
 
@@ -394,16 +471,11 @@ def leaf_sql(leaf: Leaf) -> LeafSql:
             lookup = f"SELECT row FROM {{source}} WHERE {entry}"
             parameters = tuple(json.dumps(value) for _, value in bounds)
             return _any_element(field, scan), lookup, parameters
-        case HasSubstring(field, text):
-            holds = "instr(folded(CAST({value} AS BLOB)), CAST(json_extract(?, '$') AS BLOB)) > 0"
-            if field == TEXT:
-                element = holds.replace("{value}", "element.value")
-                scan = f"EXISTS (SELECT 1 FROM json_each(documents.fields) element WHERE {element})"
-                return scan, f"SELECT row FROM documents WHERE {scan}", (json.dumps(text),)
-            element = f"{kind_of('element.type')} = {WORDS} AND {holds}"
-            scan = _any_element(field, element.replace("{value}", "element.value"))
-            entry = f"kind = {WORDS} AND {holds.replace('{value}', 'value')}"
-            return scan, f"SELECT row FROM {{source}} WHERE {entry}", (json.dumps(text),)
+        case HasSubstring() | HasSuffix() | WithinDates():
+            return _text_sql(leaf)
+        case IsEmptyList(field):
+            scan = f"{located(field)} IS '[]'"
+            return scan, f"SELECT row FROM documents WHERE {scan}", ()
         case HasWords(field, words):
             matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
             query = " ".join(map(quoted, words))
@@ -419,6 +491,34 @@ def leaf_sql(leaf: Leaf) -> LeafSql:
             )
             lookup = f"SELECT row FROM documents WHERE {scan}"
             return f"ifnull({scan}, 0)", lookup, (query, field, query)
+
+
+def _text_sql(leaf: HasSubstring | HasSuffix | WithinDates) -> LeafSql:
+    """Return the SQL of a condition that an element meets if it is a text of some form."""
+    # As bytes, for a text may have half of a surrogate pair.
+    operands: list[Json]
+    element, operand = "CAST({value} AS BLOB)", "CAST(json_extract(?, '$') AS BLOB)"
+    match leaf:
+        case HasSubstring(_, text):
+            holds, operands = f"instr(folded({element}), {operand}) > 0", [text]
+        case HasSuffix(_, text):
+            size = len(text.encode("utf-8", "surrogatepass"))
+            holds, operands = f"substr({element}, -{size}) = {operand}", [text]
+        case WithinDates(_, bounds):
+            signs = [f"moment({element}) {sign} json_extract(?, '$')" for sign, _ in bounds]
+            holds, operands = " AND ".join(signs), [seconds for _, seconds in bounds]
+    parameters = tuple(map(json.dumps, operands))
+    if leaf.field == TEXT:
+        inner = holds.replace("{value}", "element.value")
+        scan = f"EXISTS (SELECT 1 FROM json_each(documents.fields) element WHERE {inner})"
+        return scan, f"SELECT row FROM documents WHERE {scan}", parameters
+    scan = f"{kind_of('element.type')} = {WORDS} AND {holds.replace('{value}', 'element.value')}"
+    entry = f"kind = {WORDS} AND {holds.replace('{value}', 'value')}"
+    return (
+        _any_element(leaf.field, scan),
+        f"SELECT row FROM {{source}} WHERE {entry}",
+        parameters,
+    )
 
 
 def indexed_field(leaf: Leaf) -> str:

@@ -1,7 +1,16 @@
 """The views, by subject."""
 
 from attend_service.context import Operation
-from attend_service.routes import documents, learning, openai, search, server, vector_stores
+from attend_service.routes import (
+    dify,
+    documents,
+    learning,
+    openai,
+    qdrant,
+    search,
+    server,
+    vector_stores,
+)
 
 SUBJECTS = (
     documents.collections,
@@ -13,6 +22,8 @@ SUBJECTS = (
     learning.projections,
     openai.operations,
     vector_stores.stores,
+    dify.operations,
+    qdrant.operations,
     server.administration,
     server.operations,
 )

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from attend import Collection, encoder
-from attend.api.base import Reply, Request, Text
+from attend.api.base import Reply, Text
 from attend.core import errors
 from attend.core.arrays import unit
 from attend.core.types import Float32
@@ -23,7 +23,7 @@ from attend.encoder import Encoder
 from attend.search.texts import cosine_scores, embeddings_of
 from attend_service import security
 from attend_service.context import collection_of, context
-from attend_service.operations import Operations, need_memory
+from attend_service.operations import ForeignRequest, Operations, need_memory
 from attend_service.security import MAX_BATCH_BODY
 
 log = logging.getLogger("attend")
@@ -64,12 +64,6 @@ RANKING: Mapping[str, Any] = {
     "patience": ENCODING,
     "also": (404, 409, 503),
 }
-
-
-class ForeignRequest(Request):
-    """Base of requests in others' forms, whose other fields (`user`, …) are passed over."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 def _texts(sent: object) -> object:

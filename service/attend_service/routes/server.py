@@ -39,6 +39,9 @@ MAX_SNAPSHOTS = 4
 
 RETRY_SECONDS = 10
 
+QDRANT_CLIENTS = ("python-client/", "qdrant-js/")
+QDRANT_VERSION = "1.20.0"
+
 _snapshots = threading.BoundedSemaphore(MAX_SNAPSHOTS)
 _describing = threading.Lock()
 
@@ -177,7 +180,12 @@ def docs() -> Response:
 
 @operations.add("GET", "/", html=True, checks_collections=True)
 def home() -> Response:
-    """Show where to begin."""
+    """Show where to begin.
+
+    A client of Qdrant learns the version of its API that is spoken at /collections.
+    """
+    if request.user_agent.string.startswith(QDRANT_CLIENTS):
+        return reply({"title": "Attend, by Qdrant's API", "version": QDRANT_VERSION})
     names = visible(context().data.names())
     named = request.args.get("collection")
     name = named if named in names else first_collection(names)

@@ -31,10 +31,10 @@ from attend.source.opening import CONVERTIBLE
 from attend.store import StoredDocument, compile_filter
 from attend_service import security
 from attend_service.context import collection_of, context
-from attend_service.operations import Operations, need_memory
+from attend_service.operations import ForeignRequest, Operations, need_memory
 from attend_service.replies import MULTIPART
 from attend_service.routes.documents import delete_document, drop_collection
-from attend_service.routes.openai import ENCODING, ForeignRequest, with_encoder
+from attend_service.routes.openai import ENCODING, with_encoder
 
 stores = Operations("OpenAI vector stores")
 
@@ -370,9 +370,7 @@ def search_vector_store(collection: str, body: StoreSearch) -> StoreAnswer:
         filter=None if body.filters is None else body.filters.ours(),
         include=["passage"],
     )
-    # After a training weights sum to the confidence; before one they sum to one.
-    share = 1.0 if answer.calibrated == "examples" else answer.confidence
-    hits = [_hit(hit, hit.weight * (1.0 if share is None else share)) for hit in answer.hits]
+    hits = [_hit(hit, share) for hit, share in zip(answer.hits, answer.shares(), strict=True)]
     least = (body.ranking_options and body.ranking_options.score_threshold) or 0.0
     return StoreAnswer(queries, [hit for hit in hits if hit.score >= least], None)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,7 +26,12 @@ SCALARS = (
     | st.integers(-2, 2)
     | st.sampled_from([1.0, 0.5, -0.0, 2**53 + 1, 2**63 - 1, 10**30, 0.1 + 0.2, 1e-300])
     | st.sampled_from(["", "1", "true", "a", "é", "b'; DROP TABLE documents; --", "%", "😀"])
-    | st.sampled_from(["\ud83d", "\udfff", "\U0010ffff", "éa", "😀😀", "2000-01-31"])
+    | st.sampled_from(
+        ["\ud83d", "\udfff", "\U0010ffff", "éa", "😀😀", "2000-01-31", "ab\U0010ffff"]
+    )
+    | st.sampled_from(
+        ["2000-01-31T00:00:00Z", "2000-01-31T01:30:00+02:00", "31.01.2000", "20000201"]
+    )
 )
 FIELDS = st.sampled_from(NAMES)
 LEAVES = SCALARS | st.lists(SCALARS, max_size=3)
@@ -34,6 +41,7 @@ DOCUMENTS = st.lists(
 )
 PATHS = FIELDS | st.tuples(FIELDS, FIELDS).map(".".join) | st.sampled_from(["@id", "@value"])
 BOUNDS = st.integers(-2, 2) | st.sampled_from([0.5, 0.1 + 0.2, 2**63, -(10**30), "a", "1", "é"])
+DATES = st.sampled_from(["2000-01-31", "2000-01-30T23:30:00Z", "2000-02-01T01:00:00+01:00"])
 OPERATORS = st.one_of(
     st.tuples(st.sampled_from(["eq", "ne", "contains"]), SCALARS),
     st.tuples(st.sampled_from(["in", "nin", "any"]), st.lists(SCALARS, max_size=3)),
@@ -41,6 +49,11 @@ OPERATORS = st.one_of(
     st.tuples(st.just("exists"), st.booleans()),
     st.tuples(st.just("prefix"), st.sampled_from(["", "a", "b'", "tr", "é", "😀", "\U0010ffff"])),
     st.tuples(st.just("substring"), st.sampled_from(["", "A", "r", "É", "ß", "SS", "😀", "x"])),
+    st.tuples(
+        st.just("suffix"), st.sampled_from(["", "a", "é", "😀", "\udfff", "\U0010ffff", "-31"])
+    ),
+    st.tuples(st.just("empty"), st.booleans()),
+    st.tuples(st.just("date"), st.dictionaries(st.sampled_from([*SIGNS]), DATES, min_size=1)),
     st.tuples(st.sampled_from(["gt", "gte", "lt", "lte"]), BOUNDS),
 )
 CONDITIONS = SCALARS | st.lists(OPERATORS, min_size=1, max_size=3).map(dict).filter(
@@ -88,11 +101,31 @@ def _compare(word: str, operand: Any, found: Any) -> bool:
         return not _among(found, [operand] if word == "ne" else operand)
     if word == "all":
         return all(_among(found, [each]) for each in operand)
+    if word == "empty":
+        return (found is None or found == []) == operand
     texts = [each for each in _elements(found) if isinstance(each, str)]
+    if word == "date":
+        moments = [parsed for each in texts if (parsed := date(each)) is not None]
+        return any(
+            all(SIGNS[sign](each, date(bound)) for sign, bound in operand.items())
+            for each in moments
+        )
+    if word == "suffix":
+        return any(each.endswith(operand) for each in texts)
     if word == "substring":
         return any(operand.casefold() in each.casefold() for each in texts)
     assert word == "prefix"
     return any(each.startswith(operand) for each in texts)
+
+
+def date(text: str) -> np.datetime64 | None:
+    """An ISO date in UTC, by regular expression and numpy; the code under test uses datetime."""
+    whole = re.fullmatch(r"(\d{4})-?(\d\d)-?(\d\d)(T\d\d:\d\d:\d\d)?(?:Z|([+-]\d\d):(\d\d))?", text)
+    if whole is None:
+        return None
+    year, month, day, time, hours, minutes = whole.groups()
+    local = np.datetime64(f"{year}-{month}-{day}{time or ''}", "s")
+    return local - np.timedelta64(int(hours or 0) * 60 + int(minutes or 0), "m")
 
 
 def _is_beyond(sign: str, element: Any, bound: Any) -> bool:
@@ -203,6 +236,14 @@ def test_any_number_meets_its_own_bounds(store, number):
         ({"a": {"match": 1}}, "takes text"),
         ({"a": {"substring": ["x"]}}, "'substring' on 'a' takes text"),
         ({"a": {"substring": "x\x00y"}}, "NUL"),
+        ({"a": {"suffix": 3}}, "'suffix' on 'a' takes text"),
+        ({"a": {"endswith": "x"}}, "did you mean 'suffix'"),
+        ({"a": {"empty": "yes"}}, "'empty' on 'a' takes true or false"),
+        ({"a": {"date": "2024-05-17"}}, "takes an object of gt, gte, lt, lte"),
+        ({"a": {"date": {"gt": "17.05.2024"}}}, "ISO dates such as 2024-05-17"),
+        ({"a": {"date": {"since": "2024-05-17"}}}, "takes an object of gt"),
+        ({"a": {"date": {"gt": 5}}}, "ISO dates such as 2024-05-17"),
+        ({"a": {"gt": "17-05-2024"}}, "takes dates as 2024-05-17"),
         ({"a": {"match": "!? -"}}, "none"),
         ({"@text": {"match": " ".join(f"w{at}" for at in range(65))}}, "65"),
         ({"@text": "word"}, "takes match and substring"),

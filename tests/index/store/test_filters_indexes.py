@@ -99,6 +99,8 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
         ({"n": {"gte": 1, "lt": 3}}, "(field=? AND kind=? AND value>? AND value<?)"),
         ({"n": {"prefix": "ab"}}, "(field=? AND kind=? AND value>? AND value<?)"),
         ({"n": {"substring": "ab"}}, "USING PRIMARY KEY (field=? AND kind=?)"),
+        ({"n": {"suffix": "ab"}}, "USING PRIMARY KEY (field=? AND kind=?)"),
+        ({"n": {"date": {"gt": "2024-05-17"}}}, "USING PRIMARY KEY (field=? AND kind=?)"),
         ({"n": None}, "USING PRIMARY KEY (field=? AND kind=?)"),
         ({"@id": {"in": ["d1", "d2"]}}, "INDEX sqlite_autoindex_documents_1 (id=?)"),
         ({"@id": {"prefix": "d1"}}, "INDEX sqlite_autoindex_documents_1 (id>? AND id<?)"),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from attend import Data
 from attend.store.filters import compile_filter
 from tests.index.helpers import entry, fresh_store
 
@@ -109,3 +110,18 @@ def test_words_are_looked_for_among_few_documents_as_among_all(tmp_path):
         expected = [n + 1 for n in range(0, 60, 2) if "owl" in [texts[n][name] for name in fields]]
         assert store.matching(predicate).tolist() == expected
     store.close()
+
+
+@pytest.mark.parametrize("bounds", [{"gt": "2024-01-31"}, {"date": {"gt": "2024-01-31"}}])
+def test_dates_in_another_form_are_pointed_at(tmp_path, bounds):
+    books = Data(tmp_path).create(dimension=1)
+    books.upsert([{"id": "a", "vector": [1], "payload": {"day": "01.02.2025", "n": 2025}}])
+    page = books.page({"day": bounds})
+    assert page.total == 0
+    assert page.hints == [
+        'day is compared with dates, but documents have "01.02.2025"; write dates as 2024-05-17 or '
+        "2024-05-17T12:30:00Z."
+    ]
+    assert books.page({"n": bounds}).hints is not None
+    books.revise("a", {"payload": {"day": "2025-02-01"}})
+    assert books.page({"day": bounds}).total == 1
