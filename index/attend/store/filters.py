@@ -20,6 +20,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,11 +73,13 @@ class HasSubstring(NamedTuple):
     """An element of the field is a text that holds another, in small or capital letters.
 
     Attributes:
-        text: case-folded, as `str.casefold` does.
+        text: case-folded, as `str.casefold` does, unless it is exact.
+        exact: small and capital letters differ.
     """
 
     field: str
     text: str
+    exact: bool = False
 
 
 class All(NamedTuple):
@@ -226,8 +229,11 @@ def _field_condition(name: str, operand: Json) -> Node:
         )
     if not operators:
         raise _rejected(f"the condition on {name!r} is empty; known are {', '.join(names)}")
-    if name == TEXT and not set(operators) <= {"match", "substring"}:
-        raise _rejected(f"{TEXT} stands for all texts of a document; it takes match and substring")
+    if name == TEXT and not set(operators) <= {"match", "substring", "exact_substring"}:
+        raise _rejected(
+            f"{TEXT} stands for all texts of a document; it takes match, substring and "
+            f"exact_substring"
+        )
     parts = [_OPERATORS[key](name, operators[key]) for key in operators if key in _OPERATORS]
     bounds = [
         (_SIGNS[key], _bound(name, key, value)) for key, value in operators.items() if key in _SIGNS
@@ -290,11 +296,12 @@ def _starts(name: str, operand: Json) -> Node:
     return Within(name, [(">=", operand), *following])
 
 
-def _holds(name: str, operand: Json) -> Node:
+def _holds(name: str, operand: Json, *, exact: bool = False) -> Node:
     if not isinstance(operand, str):
-        raise _rejected(f"'substring' on {name!r} takes text, but {_shown(operand)} was given")
+        word = "exact_substring" if exact else "substring"
+        raise _rejected(f"{word!r} on {name!r} takes text, but {_shown(operand)} was given")
     _check_comparable(operand, name)
-    return HasSubstring(name, operand.casefold())
+    return HasSubstring(name, operand if exact else operand.casefold(), exact)
 
 
 def _matches(name: str, operand: Json) -> Node:
@@ -352,6 +359,7 @@ _OPERATORS: dict[str, Callable[[str, Json], Node]] = {
     "prefix": _starts,
     "match": _matches,
     "substring": _holds,
+    "exact_substring": partial(_holds, exact=True),
 }
 
 
@@ -394,8 +402,9 @@ def leaf_sql(leaf: Leaf) -> LeafSql:
             lookup = f"SELECT row FROM {{source}} WHERE {entry}"
             parameters = tuple(json.dumps(value) for _, value in bounds)
             return _any_element(field, scan), lookup, parameters
-        case HasSubstring(field, text):
-            holds = "instr(folded(CAST({value} AS BLOB)), CAST(json_extract(?, '$') AS BLOB)) > 0"
+        case HasSubstring(field, text, exact):
+            subject = "CAST({value} AS BLOB)" if exact else "folded(CAST({value} AS BLOB))"
+            holds = f"instr({subject}, CAST(json_extract(?, '$') AS BLOB)) > 0"
             if field == TEXT:
                 element = holds.replace("{value}", "element.value")
                 scan = f"EXISTS (SELECT 1 FROM json_each(documents.fields) element WHERE {element})"

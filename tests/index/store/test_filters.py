@@ -40,7 +40,10 @@ OPERATORS = st.one_of(
     st.tuples(st.just("all"), st.lists(SCALARS, min_size=1, max_size=3)),
     st.tuples(st.just("exists"), st.booleans()),
     st.tuples(st.just("prefix"), st.sampled_from(["", "a", "b'", "tr", "é", "😀", "\U0010ffff"])),
-    st.tuples(st.just("substring"), st.sampled_from(["", "A", "r", "É", "ß", "SS", "😀", "x"])),
+    st.tuples(
+        st.sampled_from(["substring", "exact_substring"]),
+        st.sampled_from(["", "A", "r", "É", "ß", "SS", "😀", "x"]),
+    ),
     st.tuples(st.sampled_from(["gt", "gte", "lt", "lte"]), BOUNDS),
 )
 CONDITIONS = SCALARS | st.lists(OPERATORS, min_size=1, max_size=3).map(dict).filter(
@@ -91,6 +94,8 @@ def _compare(word: str, operand: Any, found: Any) -> bool:
     texts = [each for each in _elements(found) if isinstance(each, str)]
     if word == "substring":
         return any(operand.casefold() in each.casefold() for each in texts)
+    if word == "exact_substring":
+        return any(operand in text for text in texts)
     assert word == "prefix"
     return any(each.startswith(operand) for each in texts)
 
@@ -203,9 +208,10 @@ def test_any_number_meets_its_own_bounds(store, number):
         ({"a": {"match": 1}}, "takes text"),
         ({"a": {"substring": ["x"]}}, "'substring' on 'a' takes text"),
         ({"a": {"substring": "x\x00y"}}, "NUL"),
+        ({"a": {"exact_substring": 5}}, "'exact_substring' on 'a' takes text"),
         ({"a": {"match": "!? -"}}, "none"),
         ({"@text": {"match": " ".join(f"w{at}" for at in range(65))}}, "65"),
-        ({"@text": "word"}, "takes match and substring"),
+        ({"@text": "word"}, "takes match, substring and exact_substring"),
         ({"a": {"gt": 1, "lt": "z"}}, "a number and a text"),
         ({"a": {"gt": True}}, "True"),
         ({"a": {"gt": None}}, "None"),
