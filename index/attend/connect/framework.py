@@ -10,7 +10,6 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from attend.api.answers import Answer, Hit
 from attend.api.base import MAX_PAGE
 from attend.collection.collection import Collection
-from attend.core.types import Json
 from attend.store import StoredDocument
 
 Filter = dict[str, Any]
@@ -76,7 +75,7 @@ def similarities(collection: Collection, hits: Sequence[Hit]) -> list[float]:
     return [hit.score / scale for hit in hits]
 
 
-def metadata(document: Hit | StoredDocument) -> dict[str, Json]:
+def metadata(document: Hit | StoredDocument) -> dict[str, Any]:
     """Return the payload and the value of a document by the names that filters have for them.
 
     >>> metadata(books.document("whale"))

@@ -13,7 +13,7 @@ without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -41,7 +41,7 @@ from attend.connect.framework import (
 )
 from attend.core.errors import InvalidRequest
 from attend.core.types import Json
-from attend.store import StoredDocument
+from attend.store import StoredDocument, compile_filter
 
 REST = "_document"
 """The field of the payload for what a document has beside content, meta and embedding."""
@@ -82,13 +82,14 @@ class AttendDocumentStore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the store as a dictionary, without documents and without a plain key."""
-        return default_to_dict(
+        description: dict[str, Any] = default_to_dict(
             self,
             where=self.where,
             collection=self.name,
             api_key=self.api_key,
             settings=self.settings,
         )
+        return description
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AttendDocumentStore:
@@ -172,7 +173,10 @@ class AttendDocumentStore:
     def count_unique_metadata_by_filter(
         self, filters: dict[str, Any], metadata_fields: list[str]
     ) -> dict[str, int]:
-        """Return the number of different values of each field, over documents that pass filters."""
+        """Return the number of different values of each field, over documents that pass filters.
+
+        A list counts for each of its values.
+        """
         names = [_name(field) for field in metadata_fields]
         facets = self.collection.facets(names, filter_of(filters), limit=1)
         return {name: facets[name].distinct for name in names}
@@ -192,7 +196,7 @@ class AttendDocumentStore:
 
         Reads all documents.
         """
-        values = [value for value in self._values(metadata_field) if not isinstance(value, list)]
+        values: list[Any] = [*self._values(metadata_field)]
         try:
             return {"min": min(values, default=None), "max": max(values, default=None)}
         except TypeError:
@@ -289,7 +293,7 @@ class AttendRetriever:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component as a dictionary, with its store."""
-        return default_to_dict(
+        description: dict[str, Any] = default_to_dict(
             self,
             document_store=self.document_store,
             filters=self.filters,
@@ -297,6 +301,7 @@ class AttendRetriever:
             filter_policy=self.filter_policy.value,
             options=self.options,
         )
+        return description
 
     def _retrieve(
         self, query: Any, filters: dict[str, Any] | None, top_k: int | None
@@ -380,7 +385,11 @@ def document_of(stored: StoredDocument | Hit, score: float | None = None) -> Doc
     {'year': 1851, 'stars': 4.0}
     """
     meta = metadata(stored)
-    parts: Any = {"content": text_of(stored) or None, "score": score, **(meta.pop(REST, None) or {})}
+    parts: Any = {
+        "content": text_of(stored) or None,
+        "score": score,
+        **(meta.pop(REST, None) or {}),
+    }
     if score is not None:
         parts["score"] = score
     document: Document = Document.from_dict({"id": stored.id, "meta": meta, **parts})
@@ -401,19 +410,26 @@ def filter_of(filters: dict[str, Any] | None) -> Filter:
     >>> filter_of({"field": "meta.year", "operator": ">=", "value": 1851})
     {'year': {'gte': 1851}}
     """
-    if not filters:
-        return {}
+    filter = _translated(filters) if filters else {}
+    try:
+        compile_filter(filter)
+    except InvalidRequest as error:
+        raise FilterError(str(error)) from None
+    return filter
+
+
+def _translated(filters: dict[str, Any]) -> Filter:
     parts = ("field", "operator", "value") if "field" in filters else ("operator", "conditions")
     missing = [part for part in parts if part not in filters]
     if missing:
         raise FilterError(f"The filter {filters} has no {missing[0]!r}; add it.")
-    known = COMPARISONS if "field" in filters else ("AND", "OR", "NOT")
+    operators = COMPARISONS if "field" in filters else ("AND", "OR", "NOT")
     operator = filters["operator"]
-    if operator not in known:
-        raise FilterError(f"The operator {operator!r} is not known; send one of {[*known]}.")
+    if operator not in operators:
+        raise FilterError(f"The operator {operator!r} is not known; send one of {[*operators]}.")
     if "field" in filters:
         return _comparison(filters["field"], operator, filters["value"])
-    conditions = [filter_of(part) for part in filters["conditions"]]
+    conditions = [_translated(part) for part in filters["conditions"]]
     if operator == "NOT":  # not all of them
         return {"$not": joined("$and", conditions)}
     return joined("$or" if operator == "OR" else "$and", conditions)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -181,8 +181,9 @@ class AttendIndexStore(BasePydanticVectorStore):
         """
         by_mode = _mode_options(query, options.pop("mmr_threshold", query.mmr_threshold))
         conditions = [
-            *_ids("@id", query.node_ids),
-            *_ids(PARENT, query.doc_ids),
+            # An index over a store that keeps texts names no nodes, and means all.
+            *_ids("@id", query.node_ids or None),
+            *_ids(PARENT, query.doc_ids or None),
             filter_of(query.filters),
         ]
         answer = searched(
@@ -257,10 +258,12 @@ def _document_of(node: BaseNode) -> dict[str, Any]:
     content = node.model_dump(mode="json")
     payload = content.pop("metadata")
     text = node.get_content(metadata_mode=MetadataMode.NONE)
-    for name in ("embedding", "text", "text_resource"):
+    stored = ("embedding", "text", "text_resource") if text.strip() else ("embedding",)
+    for name in stored:
         content.pop(name, None)
     parent = node.ref_doc_id or "None"  # as LlamaIndex writes it in every store
     names = {PARENT: parent, "doc_id": parent, "document_id": parent}
+    content["metadata"] = {name: payload[name] for name in names if name in payload}
     payload |= {**names, CLASS: node.class_name(), CONTENT: json.dumps(content)}
     document = {"id": node.node_id, "payload": payload}
     if text.strip():
@@ -282,8 +285,8 @@ def node_of(document: Hit | StoredDocument) -> BaseNode:
     content, name = fields.pop(CONTENT), fields.pop(CLASS, None)
     for key in (PARENT, "doc_id", "document_id"):
         fields.pop(key, None)
-    node = metadata_dict_to_node({CONTENT: content, CLASS: name}, text)
-    node.metadata = fields
+    node = metadata_dict_to_node({CONTENT: content, CLASS: name}, text or None)
+    node.metadata |= fields
     return node
 
 
