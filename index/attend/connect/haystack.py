@@ -14,35 +14,26 @@ without them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy, FilterPolicy, apply_filter_policy
-from haystack.errors import FilterError
 from haystack.utils import Secret
 
 import attend
 from attend.api.answers import Answer, Hit
 from attend.api.base import DEFAULT_COLLECTION
 from attend.collection.collection import Collection
-from attend.connect.framework import (
-    EVERY,
-    Filter,
-    in_thread,
-    joined,
-    listed,
-    metadata,
-    searched,
-    similarities,
-    text_of,
-)
-from attend.core.errors import InvalidRequest
+from attend.connect import framework
+from attend.connect.framework import in_thread
+from attend.connect.haystack_filters import field_name, filter_of
 from attend.core.types import Json
-from attend.store import StoredDocument, compile_filter
+from attend.store import StoredDocument
 
+Filters = dict[str, Any] | None
+OUTPUTS = {"documents": list[Document], "answered": bool, "confidence": float | None}
 REST = "_document"
 """The field of the payload for what a document has beside content, meta and embedding."""
 
@@ -50,7 +41,7 @@ REST = "_document"
 class AttendDocumentStore:
     """A document store of Haystack that keeps documents in a collection.
 
-    Filters follow Haystack's language with three differences: 1, 1.0 and true are two values, not
+    Filters follow Haystack's language with three differences: 1 and true are two values, not
     one; a list meets what one of its elements meets; dates are compared as texts, so that they need
     one form. A method with `_async` at the end of its name runs in a thread.
     """
@@ -82,20 +73,18 @@ class AttendDocumentStore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the store as a dictionary, without documents and without a plain key."""
-        description: dict[str, Any] = default_to_dict(
+        return default_to_dict(
             self,
             where=self.where,
             collection=self.name,
             api_key=self.api_key,
             settings=self.settings,
         )
-        return description
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AttendDocumentStore:
         """Return the store that `to_dict` described."""
-        store: AttendDocumentStore = default_from_dict(cls, data)
-        return store
+        return default_from_dict(cls, data)
 
     # -- documents ------------------------------------------------------------------------------
 
@@ -107,7 +96,7 @@ class AttendDocumentStore:
         """Return the number of documents that pass the filters."""
         return self.collection.page(filter_of(filters), limit=0).total
 
-    def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
+    def filter_documents(self, filters: Filters = None) -> list[Document]:
         """Return the documents that pass the filters, in the order in which they first came."""
         return [document_of(stored) for stored in self._listed(filters)]
 
@@ -124,27 +113,26 @@ class AttendDocumentStore:
             ValueError: something else than a list of documents.
             DuplicateDocumentError: an id that exists, under FAIL and NONE.
         """
-        if not isinstance(documents, list) or not all(
-            isinstance(document, Document) for document in documents
+        if not (
+            isinstance(documents, list) and all(isinstance(one, Document) for one in documents)
         ):
             raise ValueError(
                 f"write_documents takes a list of Documents, but {documents!r:.80} was given."
             )
-        by_id = {document.id: document for document in documents}
-        if policy is not DuplicatePolicy.OVERWRITE:
-            by_id = {document.id: document for document in reversed(documents)}
-            stored = [row.id for row in listed(self.collection, {"@id": {"in": list(by_id)}})]
-            if policy is not DuplicatePolicy.SKIP and (stored or len(by_id) < len(documents)):
-                raise DuplicateDocumentError(
-                    f"{', '.join(stored[:3]) or 'An id'} exists already, and nothing was written; "
-                    f"send the policy SKIP or OVERWRITE, or other ids."
-                )
-            for id in stored:
-                del by_id[id]
+        replaces = policy is DuplicatePolicy.OVERWRITE
+        by_id = {one.id: one for one in (documents if replaces else reversed(documents))}
+        same = {"@id": {"in": list(by_id)}}
+        stored = () if replaces else {row.id for row in framework.listed(self.collection, same)}
+        fails = policy not in (DuplicatePolicy.OVERWRITE, DuplicatePolicy.SKIP)
+        if fails and (stored or len(by_id) < len(documents)):
+            raise DuplicateDocumentError(
+                f"{', '.join(sorted(stored)[:3]) or 'An id'} exists already, and nothing was "
+                f"written; send the policy SKIP or OVERWRITE, or other ids."
+            )
+        new = [one for one in documents if by_id[one.id] is one and one.id not in stored]
         encodes = self.collection.info().encoder is not None
-        new = [document for document in documents if by_id.get(document.id) is document]
         self.collection.upsert([_request_of(document, encodes) for document in new])
-        return len(documents) if policy is DuplicatePolicy.OVERWRITE else len(by_id)
+        return len(documents) if replaces else len(new)
 
     def delete_documents(self, document_ids: list[str]) -> None:
         """Delete the documents of these ids; unknown ids are passed over."""
@@ -152,11 +140,11 @@ class AttendDocumentStore:
 
     def delete_all_documents(self) -> None:
         """Delete all documents; settings, feedback and trained versions stay."""
-        self.collection.delete_matching(EVERY)
+        self.collection.delete_matching(framework.EVERY)
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
         """Delete the documents that pass the filters, and return their number."""
-        return self.collection.delete_matching(filter_of(filters) or EVERY)
+        return self.collection.delete_matching(filter_of(filters) or framework.EVERY)
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Merge fields into the meta of the documents that pass the filters; return their number.
@@ -177,7 +165,7 @@ class AttendDocumentStore:
 
         A list counts for each of its values.
         """
-        names = [_name(field) for field in metadata_fields]
+        names = [field_name(field) for field in metadata_fields]
         facets = self.collection.facets(names, filter_of(filters), limit=1)
         return {name: facets[name].distinct for name in names}
 
@@ -208,7 +196,7 @@ class AttendDocumentStore:
         search_term: str | None = None,
         from_: int = 0,
         size: int = 10,
-        filters: dict[str, Any] | None = None,
+        filters: Filters = None,
     ) -> tuple[list[Any], int]:
         """Return a page of a field's different values, ordered as texts, and their number.
 
@@ -239,28 +227,14 @@ class AttendDocumentStore:
     get_metadata_field_min_max_async = in_thread(get_metadata_field_min_max)
     get_metadata_field_unique_values_async = in_thread(get_metadata_field_unique_values)
 
-    def _listed(self, filters: dict[str, Any] | None = None) -> Iterator[StoredDocument]:
-        return listed(self.collection, filter_of(filters))
+    def _listed(self, filters: Filters = None) -> Iterator[StoredDocument]:
+        return framework.listed(self.collection, filter_of(filters))
 
-    def _values(self, field: str, filters: dict[str, Any] | None = None) -> Iterator[Json]:
+    def _values(self, field: str, filters: Filters = None) -> Iterator[Json]:
         for stored in self._listed(filters):
-            value = metadata(stored).get(_name(field))
+            value = framework.metadata(stored).get(field_name(field))
             if value is not None:
                 yield value
-
-    def retrieve(
-        self, query: Any, filters: dict[str, Any] | None, top_k: int, options: dict[str, Any]
-    ) -> tuple[list[Document], Answer]:
-        """Return the best documents for a query with their scores, and the answer they come from.
-
-        Args:
-            query: as `Collection.search` takes it.
-            options: of the search.
-        """
-        answer = searched(self.collection, query, top_k, filter_of(filters), options)
-        scores = similarities(self.collection, answer.hits)
-        pairs = zip(answer.hits, scores, strict=True)
-        return [document_of(hit, score) for hit, score in pairs], answer
 
 
 # -- retrievers ----------------------------------------------------------------------------------
@@ -272,7 +246,7 @@ class AttendRetriever:
     def __init__(
         self,
         document_store: AttendDocumentStore,
-        filters: dict[str, Any] | None = None,
+        filters: Filters = None,
         top_k: int = 10,
         filter_policy: str | FilterPolicy = FilterPolicy.REPLACE,
         options: dict[str, Any] | None = None,
@@ -284,16 +258,12 @@ class AttendRetriever:
                 (hybrid) weight; `min_confidence` (0 always answers); `rerank`.
         """
         self.document_store, self.filters, self.top_k = document_store, filters, top_k
-        self.filter_policy = (
-            FilterPolicy.from_str(filter_policy)
-            if isinstance(filter_policy, str)
-            else filter_policy
-        )
+        self.filter_policy = FilterPolicy.from_str(str(filter_policy))
         self.options = options
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component as a dictionary, with its store."""
-        description: dict[str, Any] = default_to_dict(
+        return default_to_dict(
             self,
             document_store=self.document_store,
             filters=self.filters,
@@ -301,14 +271,16 @@ class AttendRetriever:
             filter_policy=self.filter_policy.value,
             options=self.options,
         )
-        return description
 
     def _retrieve(
-        self, query: Any, filters: dict[str, Any] | None, top_k: int | None
+        self, query: Any, filters: Filters, top_k: int | None
     ) -> tuple[list[Document], Answer]:
-        filters = apply_filter_policy(self.filter_policy, self.filters, filters)
-        k = self.top_k if top_k is None else top_k
-        return self.document_store.retrieve(query, filters, k, self.options or {})
+        """Return the best documents for a query with their scores, and the answer of the search."""
+        filter = filter_of(apply_filter_policy(self.filter_policy, self.filters, filters))
+        k, collection = self.top_k if top_k is None else top_k, self.document_store.collection
+        answer = framework.searched(collection, query, k, filter, self.options or {})
+        scores = framework.similarities(collection, answer.hits)
+        return list(map(document_of, answer.hits, scores)), answer
 
 
 @component
@@ -317,10 +289,7 @@ class AttendEmbeddingRetriever(AttendRetriever):
 
     @component.output_types(documents=list[Document])
     def run(
-        self,
-        query_embedding: list[float],
-        filters: dict[str, Any] | None = None,
-        top_k: int | None = None,
+        self, query_embedding: list[float], filters: Filters = None, top_k: int | None = None
     ) -> dict[str, Any]:
         """Return `documents`, the best first, each with its score."""
         return {"documents": self._retrieve(query_embedding, filters, top_k)[0]}
@@ -335,10 +304,8 @@ class AttendTextRetriever(AttendRetriever):
     Where the collection does not answer the query, `answered` is false and no documents come.
     """
 
-    @component.output_types(documents=list[Document], answered=bool, confidence=float | None)
-    def run(
-        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
-    ) -> dict[str, Any]:
+    @component.output_types(**OUTPUTS)
+    def run(self, query: str, filters: Filters = None, top_k: int | None = None) -> dict[str, Any]:
         """Return `documents`, the best first; `answered`; and `confidence` (0 to 1, or None)."""
         documents, answer = self._retrieve(query, filters, top_k)
         return {
@@ -347,12 +314,10 @@ class AttendTextRetriever(AttendRetriever):
             "confidence": answer.confidence,
         }
 
-    run_async = component.output_types(
-        documents=list[Document], answered=bool, confidence=float | None
-    )(in_thread(run))
+    run_async = component.output_types(**OUTPUTS)(in_thread(run))
 
 
-# -- documents and filters -----------------------------------------------------------------------
+# -- documents -----------------------------------------------------------------------
 
 
 def _request_of(document: Document, encodes: bool) -> dict[str, Any]:
@@ -384,84 +349,12 @@ def document_of(stored: StoredDocument | Hit, score: float | None = None) -> Doc
     >>> document_of(books.document("whale")).meta
     {'year': 1851, 'stars': 4.0}
     """
-    meta = metadata(stored)
+    meta = framework.metadata(stored)
     parts: Any = {
-        "content": text_of(stored) or None,
+        "content": framework.text_of(stored) or None,
         "score": score,
         **(meta.pop(REST, None) or {}),
     }
     if score is not None:
         parts["score"] = score
-    document: Document = Document.from_dict({"id": stored.id, "meta": meta, **parts})
-    return document
-
-
-def _name(field: str) -> str:
-    """Return the name of a field of the meta without what Haystack may write before it."""
-    return field.removeprefix("meta.")
-
-
-def filter_of(filters: dict[str, Any] | None) -> Filter:
-    """Return a filter of Haystack as one of a collection; none lets everything pass.
-
-    Raises:
-        FilterError: a part that is missing, unknown, or of a type that its operator does not take.
-
-    >>> filter_of({"field": "meta.year", "operator": ">=", "value": 1851})
-    {'year': {'gte': 1851}}
-    """
-    filter = _translated(filters) if filters else {}
-    try:
-        compile_filter(filter)
-    except InvalidRequest as error:
-        raise FilterError(str(error)) from None
-    return filter
-
-
-def _translated(filters: dict[str, Any]) -> Filter:
-    parts = ("field", "operator", "value") if "field" in filters else ("operator", "conditions")
-    missing = [part for part in parts if part not in filters]
-    if missing:
-        raise FilterError(f"The filter {filters} has no {missing[0]!r}; add it.")
-    operators = COMPARISONS if "field" in filters else ("AND", "OR", "NOT")
-    operator = filters["operator"]
-    if operator not in operators:
-        raise FilterError(f"The operator {operator!r} is not known; send one of {[*operators]}.")
-    if "field" in filters:
-        return _comparison(filters["field"], operator, filters["value"])
-    conditions = [_translated(part) for part in filters["conditions"]]
-    if operator == "NOT":  # not all of them
-        return {"$not": joined("$and", conditions)}
-    return joined("$or" if operator == "OR" else "$and", conditions)
-
-
-def _comparison(field: str, operator: str, value: Any) -> Filter:
-    if isinstance(value, datetime):
-        value = value.isoformat()
-    if operator in ("in", "not in") and not isinstance(value, list):
-        raise FilterError(f"{operator!r} on {field!r} takes a list, but {value!r} was given.")
-    if operator in (">", ">=", "<", "<="):
-        if value is None:  # nothing lies above or below it
-            return joined("$or", [])
-        if isinstance(value, list) or (isinstance(value, str) and not _is_date(value)):
-            raise FilterError(
-                f"{operator!r} on {field!r} takes a number or a date such as 2024-05-17, but "
-                f"{value!r} was given."
-            )
-    if field in ("content", "blob", "embedding", "sparse_embedding", "score"):
-        raise FilterError(f"{field!r} cannot be filtered by; fields are 'id' and those of meta.")
-    return {"@id" if field == "id" else _name(field): {COMPARISONS[operator]: value}}
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return bool(datetime.fromisoformat(text))
-    except ValueError:
-        return False
-
-
-COMPARISONS = {
-    **{"==": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"},
-    **{"in": "in", "not in": "nin"},
-}
-"""The operators of Haystack → those of a collection's filters."""
+    return Document.from_dict({"id": stored.id, "meta": meta, **parts})
