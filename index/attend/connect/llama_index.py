@@ -379,7 +379,7 @@ def _condition(filter: MetadataFilter) -> Filter:
 def _is_empty(key: str) -> Filter:
     """Return the condition that a field is missing, null, an empty text or an empty list."""
     has = [{"prefix": ""}, {"gte": -sys.float_info.max}, {"in": [True, False]}]
-    return joined("$or", [{key: ""}, {"$not": joined("$or", [{key: each} for each in has])}])
+    return joined("$or", [{key: ""}, {"$not": joined("$or", [{key: part} for part in has])}])
 
 
 def _ids(name: str, ids: Sequence[str] | None) -> list[Filter]:
