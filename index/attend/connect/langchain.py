@@ -25,8 +25,8 @@ from attend.core.errors import InvalidRequest
 if TYPE_CHECKING:
     from attend.api.answers import Answer, Hit
     from attend.api.feedback import FeedbackAdded
-    from attend.collection.collection import Collection
     from attend.collection.data import Data
+    from attend.connect.framework import AnyCollection
     from attend.store import StoredDocument
 
 K = 4
@@ -55,7 +55,7 @@ class AttendVectorStore(VectorStore):
     {'year': 1851}
     """
 
-    def __init__(self, collection: Collection, embedding: Embeddings | None = None) -> None:
+    def __init__(self, collection: AnyCollection, embedding: Embeddings | None = None) -> None:
         self.collection, self._embedding = collection, embedding
 
     @property

@@ -73,11 +73,13 @@ class HasSubstring(NamedTuple):
     """An element of the field is a text that holds another, in small or capital letters.
 
     Attributes:
-        text: case-folded, as `str.casefold` does.
+        text: case-folded, as `str.casefold` does, unless it is exact.
+        exact: small and capital letters differ.
     """
 
     field: str
     text: str
+    exact: bool = False
 
 
 class HasSuffix(NamedTuple):
@@ -248,8 +250,11 @@ def _field_condition(name: str, operand: Json) -> Node:
         )
     if not operators:
         raise _rejected(f"the condition on {name!r} is empty; known are {', '.join(names)}")
-    if name == TEXT and not set(operators) <= {"match", "substring"}:
-        raise _rejected(f"{TEXT} stands for all texts of a document; it takes match and substring")
+    if name == TEXT and not set(operators) <= {"match", "substring", "exact_substring"}:
+        raise _rejected(
+            f"{TEXT} stands for all texts of a document; it takes match, substring and "
+            f"exact_substring"
+        )
     parts = [_OPERATORS[key](name, operators[key]) for key in operators if key in _OPERATORS]
     bounds = [
         (_SIGNS[key], _bound(name, key, value)) for key, value in operators.items() if key in _SIGNS
@@ -429,6 +434,9 @@ _OPERATORS: dict[str, Callable[[str, Json], Node]] = {
     "substring": lambda name, operand: HasSubstring(
         name, _text(name, "substring", operand).casefold()
     ),
+    "exact_substring": lambda name, operand: HasSubstring(
+        name, _text(name, "exact_substring", operand), exact=True
+    ),
 }
 
 
@@ -499,8 +507,9 @@ def _text_sql(leaf: HasSubstring | HasSuffix | WithinDates) -> LeafSql:
     operands: list[Json]
     element, operand = "CAST({value} AS BLOB)", "CAST(json_extract(?, '$') AS BLOB)"
     match leaf:
-        case HasSubstring(_, text):
-            holds, operands = f"instr(folded({element}), {operand}) > 0", [text]
+        case HasSubstring(_, text, exact):
+            subject = element if exact else f"folded({element})"
+            holds, operands = f"instr({subject}, {operand}) > 0", [text]
         case HasSuffix(_, text):
             size = len(text.encode("utf-8", "surrogatepass"))
             holds, operands = f"substr({element}, -{size}) = {operand}", [text]

@@ -48,7 +48,10 @@ OPERATORS = st.one_of(
     st.tuples(st.just("all"), st.lists(SCALARS, min_size=1, max_size=3)),
     st.tuples(st.just("exists"), st.booleans()),
     st.tuples(st.just("prefix"), st.sampled_from(["", "a", "b'", "tr", "é", "😀", "\U0010ffff"])),
-    st.tuples(st.just("substring"), st.sampled_from(["", "A", "r", "É", "ß", "SS", "😀", "x"])),
+    st.tuples(
+        st.sampled_from(["substring", "exact_substring"]),
+        st.sampled_from(["", "A", "r", "É", "ß", "SS", "😀", "x"]),
+    ),
     st.tuples(
         st.just("suffix"), st.sampled_from(["", "a", "é", "😀", "\udfff", "\U0010ffff", "-31"])
     ),
@@ -114,6 +117,8 @@ def _compare(word: str, operand: Any, found: Any) -> bool:
         return any(each.endswith(operand) for each in texts)
     if word == "substring":
         return any(operand.casefold() in each.casefold() for each in texts)
+    if word == "exact_substring":
+        return any(operand in text for text in texts)
     assert word == "prefix"
     return any(each.startswith(operand) for each in texts)
 
@@ -244,9 +249,10 @@ def test_any_number_meets_its_own_bounds(store, number):
         ({"a": {"date": {"since": "2024-05-17"}}}, "takes an object of gt"),
         ({"a": {"date": {"gt": 5}}}, "ISO dates such as 2024-05-17"),
         ({"a": {"gt": "17-05-2024"}}, "takes dates as 2024-05-17"),
+        ({"a": {"exact_substring": 5}}, "'exact_substring' on 'a' takes text"),
         ({"a": {"match": "!? -"}}, "none"),
         ({"@text": {"match": " ".join(f"w{at}" for at in range(65))}}, "65"),
-        ({"@text": "word"}, "takes match and substring"),
+        ({"@text": "word"}, "takes match, substring and exact_substring"),
         ({"a": {"gt": 1, "lt": "z"}}, "a number and a text"),
         ({"a": {"gt": True}}, "True"),
         ({"a": {"gt": None}}, "None"),

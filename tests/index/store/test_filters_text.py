@@ -62,6 +62,8 @@ def test_a_part_of_one_of_the_texts_is_found_in_any_case(store):
     )
     assert matching(store, {"@text": {"substring": "Whale"}}) == ["d0", "d1"]
     assert matching(store, {"@text": {"substring": "STRASSE"}}) == ["d0"]
+    assert matching(store, {"@text": {"exact_substring": "STRASSE"}}) == []
+    assert matching(store, {"@text": {"exact_substring": "Straß"}}) == ["d0"]
     assert matching(store, {"@text": {"substring": "whale Str"}}) == []  # two texts are not one
     assert matching(store, {"$not": {"@text": {"substring": "ale"}}}) == ["d2"]
     both = {"@text": {"match": "straße", "substring": "HAL"}}
