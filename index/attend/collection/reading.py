@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from attend.api.documents import CollectionInfo
 from attend.attention import default_scale
+from attend.core.frames import column, table_stream
 from attend.core.types import Json
 from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories
@@ -59,15 +60,26 @@ class Readers:
         return Predictor(self._collection, self.histories)
 
 
-class Page(NamedTuple):
+@dataclass(frozen=True)
+class Page:
     """Some documents; `next` is the cursor of the following page, None at the end.
 
-    `hints` names fields of a filter that no document has, where no document passes it."""
+    `hints` names fields of a filter that no document has, where no document passes it. Data frames
+    read the documents, with the columns `id`, `fields`, `value` and `payload`."""
 
     documents: Sequence[StoredDocument]
     next: str | None
     total: int
     hints: Sequence[str] | None = None
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the documents as a stream of Arrow's C interface."""
+        kinds = {"id": "text", "fields": None, "value": None, "payload": None}
+        columns = {
+            name: column([getattr(document, name) for document in self.documents], kind)
+            for name, kind in kinds.items()
+        }
+        return table_stream(columns, requested_schema)
 
 
 def page_of(
