@@ -307,9 +307,9 @@ def export_command(target: common.Target, **options: Any) -> None:
 
     A backup and the documents are of one moment, and a server may write meanwhile. --jsonl and
     --parquet write texts, values, payloads and the vectors that documents brought, but neither
-    feedback nor versions: a backup has all of it. Key offsets, example keys, the BM25 weight, the move by
-    feedback, the scale and the no-answer score of a version cannot be exported: they are listed
-    with their figures.
+    feedback nor versions: a backup has all of it. Key offsets, example keys, the BM25 weight, the
+    move by feedback, the scale and the no-answer score of a version cannot be exported: they are
+    listed with their figures.
 
     \b
     Example:

@@ -364,7 +364,9 @@ def evaluate_command(target: common.Target, **options: Any) -> None:
     and its significance, the queries that gained and lost most, and the calibration of the
     confidence.
 
-    With --run, the rankings too, for other tools. Queries are read as `teach` reads them. A grade above 0 is relevant, to nDCG by its size; one
+    With --run, the rankings are written, too, for other tools.
+
+    Queries are read as `teach` reads them. A grade above 0 is relevant, to nDCG by its size; one
     of 0 or below is not.
 
     With --interactions, recommendations to its users against their interactions there: nDCG and

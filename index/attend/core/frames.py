@@ -1,8 +1,8 @@
 """JSON in columns of Arrow: the type that holds a column, and the way there and back.
 
-Cells of one kind get its type: booleans, whole numbers, floats, texts, lists of such, and objects as
-structs. Where kinds meet that no type of Arrow holds together, the column is JSON text, so that
-nothing is lost. pyarrow is imported by the functions that need it.
+Cells of one kind get its type: booleans, numbers, texts, lists of such, and objects as structs.
+Where kinds meet that no type of Arrow holds together, the column is JSON text, so that nothing is
+lost. pyarrow is imported by the functions that need it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # it takes numpy
     from attend.core.types import Json
 
 Kind: TypeAlias = str | list[Any] | dict[str, Any] | None
-"""`bool`, `int`, `float`, `number` (both, and no float is whole), `text` or `json`; ["list", kind of the items]; of an object
-{member: [kind, whether objects may lack it]}; None where no cell has a value."""
+"""`bool`, `int`, `float`, `number` (both, and no float is whole), `text` or `json`; ["list", the
+kind of items]; of an object {member: [kind, whether objects may lack it]}; None without any value."""
 
 MAX_MEMBERS = 256
 """Members of a struct; objects with more, as those that use ids as names, are JSON text."""
@@ -65,35 +65,25 @@ class Cells:
     def add(self, cell: Json) -> None:
         """Take in a cell."""
         self._count += 1
-        match cell:
-            case None:
-                self._nulls += 1
-            case Mapping():
-                self._objects += 1
-                self._kinds.add("object" if all(map(_is_text, cell)) else "json")
-                if len(self._members.keys() | cell.keys()) > MAX_MEMBERS:
-                    self._kinds.add("json")
-                if "json" not in self._kinds:
-                    for name, member in cell.items():
-                        if name not in self._members:
-                            self._members[name] = Cells(exact=self._exact)
-                        self._members[name].add(member)
-            case list() | tuple():
-                self._kinds.add("list")
-                self._items = self._items or Cells(exact=self._exact)
-                for item in cell:
-                    self._items.add(item)
-            case bool():
-                self._kinds.add("bool")
-            case int():
-                size = abs(cell)
-                self._kinds.add("int" if size <= EXACT else "long" if size < 2**63 else "json")
-            case float():
-                self._kinds.add("whole" if cell.is_integer() else "float")
-            case str() if _is_text(cell):
-                self._kinds.add("text")
-            case _:
+        if cell is None:
+            self._nulls += 1
+        elif isinstance(cell, Mapping):
+            self._objects += 1
+            self._kinds.add("object" if all(map(_is_text, cell)) else "json")
+            if len(self._members.keys() | cell.keys()) > MAX_MEMBERS:
                 self._kinds.add("json")
+            if "json" not in self._kinds:
+                for name, member in cell.items():
+                    if name not in self._members:
+                        self._members[name] = Cells(exact=self._exact)
+                    self._members[name].add(member)
+        elif isinstance(cell, list | tuple):
+            self._kinds.add("list")
+            self._items = self._items or Cells(exact=self._exact)
+            for item in cell:
+                self._items.add(item)
+        else:
+            self._kinds.add(_scalar(cell))
 
     def kind(self) -> Kind:
         """Return the kind of all cells so far."""
@@ -122,6 +112,19 @@ class Cells:
         return ["json" if is_both else cells.kind(), is_optional]
 
 
+def _scalar(cell: Json) -> str:
+    match cell:
+        case bool():
+            return "bool"
+        case int():
+            return "int" if abs(cell) <= EXACT else "long" if abs(cell) < 2**63 else "json"
+        case float():
+            return "whole" if cell.is_integer() else "float"
+        case str() if _is_text(cell):
+            return "text"
+    return "json"
+
+
 def _is_text(text: str) -> bool:
     return text.isascii() or not _SURROGATE.search(text)
 
@@ -144,7 +147,7 @@ def arrow_type(kind: Kind) -> Any:
     return pa.struct({name: arrow_type(member) for name, (member, _) in kind.items()})
 
 
-def encode(cell: Json, kind: Kind, *, is_optional: bool = False) -> Any:
+def encode(cell: Any, kind: Kind, *, is_optional: bool = False) -> Any:
     """Return a cell as pyarrow takes it for the type of its kind; `decode` undoes it.
 
     >>> encode({"n": [1, "x"]}, {"n": ["json", False]})
@@ -162,7 +165,7 @@ def encode(cell: Json, kind: Kind, *, is_optional: bool = False) -> Any:
     }
 
 
-def decode(cell: Any, kind: Kind) -> Json:
+def decode(cell: Any, kind: Kind) -> Any:
     """Return the JSON of a cell of pyarrow.
 
     >>> decode({"n": '[1, "x"]', "year": None}, {"n": ["json", False], "year": ["int", True]})

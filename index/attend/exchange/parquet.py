@@ -80,7 +80,7 @@ def export_parquet(
 
 
 def _schema(
-    collection: Collection, filter: Mapping[str, Json] | None, report: Callable[[int], None]
+    collection: Collection, filter: Mapping[str, Json] | None, report: Callable[[int], object]
 ) -> tuple[dict[str, Kind], pa.Schema]:
     """Read all documents for the kinds of their parts, and the schema of the file."""
     columns, has_vectors, is_single, count = {n: Cells(exact=True) for n in PARTS}, False, True, 0

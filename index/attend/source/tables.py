@@ -230,7 +230,9 @@ def _documents(
     """Undo what Arrow has no type for; see `attend.core.frames`."""
     for row in rows:
         if isinstance(row, Row):
-            cells = {name: decode(cell, kinds.get(name)) for name, cell in row.cells.items()}
+            cells: dict[str, Any] = {
+                name: decode(cell, kinds.get(name)) for name, cell in row.cells.items()
+            }
             cells.pop("embeddings", None)
             if cells.get("vectors"):
                 cells["vectors"] = dict(cells["vectors"])  # the items of a map

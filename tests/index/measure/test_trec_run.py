@@ -38,7 +38,9 @@ def files(tmp_path):
     rows = [
         (query["_id"], f"d{document}", grade)
         for query in queries
-        for document, grade in zip(random.choice(180, 12, replace=False), [3, 2, 1, 0] * 3)
+        for document, grade in zip(
+            random.choice(180, 12, replace=False), [3, 2, 1, 0] * 3, strict=True
+        )
     ]
     qrels = tmp_path / "qrels.tsv"
     lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
