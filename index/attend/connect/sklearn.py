@@ -14,8 +14,7 @@ AttentionClassifier().fit(*load_digits(return_X_y=True)).predict_proba(x)
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,10 +25,8 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     RegressorMixin,
     TransformerMixin,
-    _fit_context,
 )
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -139,14 +136,6 @@ class AttentionEstimator(BaseEstimator):
             turned, in units of the variance) by share of the way to what was learned.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "attend": [Interval(Integral, 1, None, closed="left")],
-        "temperature": [Interval(Real, 0, None, closed="neither")],
-        "center": ["boolean"],
-        "learn": ["boolean"],
-        "random_state": ["random_state"],
-    }
-
     def __init__(
         self,
         *,
@@ -163,6 +152,11 @@ class AttentionEstimator(BaseEstimator):
         self.random_state = random_state
 
     def _fit(self, x: Float64, targets: AnswerTargets, values: Float64) -> Self:
+        if self.attend < 1 or not self.temperature > 0:
+            raise ValueError(
+                f"attend is {self.attend} and temperature {self.temperature}, but a number from 1 "
+                f"up and one above 0 were expected; change them."
+            )
         seed = int(check_random_state(self.random_state).randint(2**31))
         learn = self.learn and len(np.unique(values, axis=0)) > 1
         space = fit_space(x, targets, center=self.center, learn=learn, seed=seed)
@@ -173,18 +167,18 @@ class AttentionEstimator(BaseEstimator):
     def attention(self, X: ArrayLike) -> Float64:
         """Return the weights (q, n) of the training vectors; each row sums to one."""
         check_is_fitted(self)
-        x = validate_data(self, X, dtype=np.float64, reset=False)
-        z = self.projection_.queries(x)[:, 0] @ self.keys_.T  # (q, d_k) @ (d_k, n) -> (q, n)
-        least = kth_largest(z, min(self.attend, z.shape[1]))
-        z = np.where(z >= least, z * (self.scale_ / self.temperature), -np.inf)
-        return Softmax.of(z).weights
+        return self._blend(X, np.eye(len(self.keys_)))
 
-    def _blend(self, X: ArrayLike) -> Float64:
-        """Return the blended values (q, v)."""
-        check_is_fitted(self)
-        x = validate_data(self, X, dtype=np.float64, reset=False)
-        blocks = [x[start : start + BLOCK] for start in range(0, len(x), BLOCK)]
-        return np.concatenate([self.attention(block) @ self.values_ for block in blocks])
+    def _blend(self, X: ArrayLike, values: Float64) -> Float64:
+        """Return what vectors (q, d) attend to of values (n, v): (q, v)."""
+        x, blends = validate_data(self, X, dtype=np.float64, reset=False), []
+        for start in range(0, len(x), BLOCK):
+            queries = self.projection_.queries(x[start : start + BLOCK])[:, 0]
+            z = queries @ self.keys_.T  # (q, d_k) @ (d_k, n) -> (q, n)
+            least = kth_largest(z, min(self.attend, z.shape[1]))
+            z = np.where(z >= least, z * (self.scale_ / self.temperature), -np.inf)
+            blends.append(Softmax.of(z).weights @ values)
+        return np.concatenate(blends)
 
 
 class AttentionClassifier(ClassifierMixin, AttentionEstimator):
@@ -195,7 +189,6 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
     ['low']
     """
 
-    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from vectors (n, d) and their classes (n,)."""
         x, y = validate_data(self, X, y, dtype=np.float64)
@@ -205,12 +198,12 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
     def predict_proba(self, X: ArrayLike) -> Float64:
         """Return the share of each class (q, c), in the order of `classes_`."""
-        return self._blend(X)
+        check_is_fitted(self)
+        return np.minimum(self._blend(X, self.values_), 1.0)  # sums may round up
 
     def predict(self, X: ArrayLike) -> Any:
         """Return the likeliest classes (q,)."""
-        shares = self._blend(X)
-        return self.classes_[shares.argmax(axis=1)]
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
 class AttentionRegressor(RegressorMixin, AttentionEstimator):
@@ -221,7 +214,6 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     [1.0]
     """
 
-    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from vectors (n, d) and their numbers (n,)."""
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
@@ -230,11 +222,9 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return the means (q,); with `return_std` also the standard deviations (q,)."""
-        mean = self._blend(X)[:, 0]
-        if not return_std:
-            return mean
-        squares = self.attention(X) @ self.values_**2
-        return mean, np.sqrt(np.maximum(squares[:, 0] - mean**2, 0))
+        check_is_fitted(self)
+        mean, square = self._blend(X, np.hstack([self.values_, self.values_**2])).T
+        return (mean, np.sqrt(np.maximum(square - mean**2, 0))) if return_std else mean
 
 
 class EmbeddingProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -250,20 +240,14 @@ class EmbeddingProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     (3, 1)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left"), None],
-        "random_state": ["random_state"],
-    }
-
     def __init__(self, n_components: int | None = None, *, random_state: Any = 0) -> None:
         self.n_components = n_components
         self.random_state = random_state
 
-    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Learn from vectors (n, d), and from classes or numbers (n,) if there are any."""
         if y is None:
-            x, width = validate_data(self, X, dtype=np.float64, ensure_min_samples=2), None
+            x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         else:
             x, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         width = self.n_components

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it takes numpy
 
 Kind: TypeAlias = str | list[Any] | dict[str, Any] | None
 """`bool`, `int`, `float`, `number` (both, and no float is whole), `text` or `json`; ["list", the
-kind of items]; of an object {member: [kind, whether objects may lack it]}; None without any value."""
+kind of items]; of an object {member: [kind, whether some lack it]}; None without any value."""
 
 MAX_MEMBERS = 256
 """Members of a struct; objects with more, as those that use ids as names, are JSON text."""
