@@ -14,6 +14,8 @@ AttentionClassifier().fit(*load_digits(return_X_y=True)).predict_proba(x)
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -32,8 +34,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from attend.attention import Softmax
 from attend.core.arrays import kth_largest
-from attend.core.types import Float64
+from attend.core.types import Float64, Floats
 from attend.learning.answer_model import (
+    RECIPE,
     Answers,
     AnswerTargets,
     attend_fold,
@@ -51,6 +54,11 @@ FOLDS = 3
 
 LEAST = 60
 """Training vectors from which W is learned; fewer say little of others."""
+
+RATES = {"maps": 2e-2, "scale": 5e-2, "null": 5e-2}
+LEARNING = replace(RECIPE, name="vectors", rates=RATES, steps=(100, 400), drop=0.1)
+"""Larger steps than for embeddings of texts, and more of them: columns of a table differ by far in
+what they are good for."""
 
 BLOCK = 1024
 """Vectors that attend at once."""
@@ -94,21 +102,20 @@ def fit_space(
     start = start_of(memory, dimensions)
     folds = document_folds(groups, FOLDS, seed)
     fits = {0.0: [unlearned(memory, start)] * len(folds)}
+    fit = partial(fit_answers, answers, start=start, recipe=LEARNING, seed=seed)
     if learn and len(x) >= LEAST:
-        fits[1.0] = [fit_answers(answers, f.members, start=start, seed=seed) for f in folds]
-        fits[0.5] = [fit.mixed(start, 0.5) for fit in fits[1.0]]
+        fits[1.0] = [fit(fold.members) for fold in folds]
+        fits[0.5] = [fold.mixed(start, 0.5) for fold in fits[1.0]]
     scales = {0.0: (memory.scale, 0.0)}
     if len(folds) == FOLDS:
         for share, by_fold in fits.items():
             parts = [
-                attend_fold(answers, fold, fold_scores(answers, fit, fold))
-                for fold, fit in zip(folds, by_fold, strict=True)
+                attend_fold(answers, fold, fold_scores(answers, fitted, fold))
+                for fold, fitted in zip(folds, by_fold, strict=True)
             ]
             scales[share] = fit_scale(joined(parts), targets, by_fold[0].scale)
     share = max(scales, key=lambda share: scales[share][1])
-    fitted = unlearned(memory, start)
-    if share:
-        fitted = fit_answers(answers, rows, start=start, seed=seed).mixed(start, share)
+    fitted = fit(rows).mixed(start, share) if share else unlearned(memory, start)
     w = fitted.w_q.astype(np.float64)  # (d_k, d + 1)
     bias = spread * w[:, -1] if center else None
     w = w[:, : x.shape[1]]
@@ -203,7 +210,8 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
     def predict(self, X: ArrayLike) -> Any:
         """Return the likeliest classes (q,)."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        shares = self.predict_proba(X)
+        return self.classes_[shares.argmax(axis=1)]
 
 
 class AttentionRegressor(RegressorMixin, AttentionEstimator):
@@ -265,7 +273,7 @@ class EmbeddingProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._n_features_out = self.projection_.d_k
         return self
 
-    def transform(self, X: ArrayLike) -> Float64:
+    def transform(self, X: ArrayLike) -> Floats:
         """Return the projected vectors (n, d_k); of length one if they were learned."""
         check_is_fitted(self)
         x = validate_data(self, X, dtype=np.float64, reset=False)
