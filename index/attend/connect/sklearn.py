@@ -119,7 +119,12 @@ def fit_space(
     w = fitted.w_q.astype(np.float64)  # (d_k, d + 1)
     bias = spread * w[:, -1] if center else None
     w = w[:, : x.shape[1]]
-    both = {"normalize_queries": True, "normalize_keys": True, "b_q": bias, "b_k": bias}
+    both: dict[str, Any] = {
+        "normalize_queries": True,
+        "normalize_keys": True,
+        "b_q": bias,
+        "b_k": bias,
+    }
     projection = given(w, w, center=mean, kind="learned", **both)
     return Space(projection, scales[share][0], {share: gain for share, (_, gain) in scales.items()})
 

@@ -63,8 +63,8 @@ def export_parquet(
                     for name, kind in kinds.items()
                 }
                 vectors = [brought.get(document.row, {}) for document in page]
-                batch["vector"] = [own.get(WHOLE, [None])[0] for own in vectors]
-                batch["vectors"] = [[*own.items()] or None for own in vectors]
+                batch["vector"] = [named.get(WHOLE, [None])[0] for named in vectors]
+                batch["vectors"] = [[*named.items()] or None for named in vectors]
                 if embeddings:
                     rows = np.array([document.row for document in page], dtype=np.int64)
                     keys = collection.store.own_keys(rows)
@@ -88,8 +88,9 @@ def _schema(
         for document in page:
             for name, cells in columns.items():
                 cells.add(getattr(document, name))
-        for own in brought.values():
-            has_vectors, is_single = True, is_single and {n: len(own[n]) for n in own} == {WHOLE: 1}
+        for named in brought.values():
+            has_vectors = True
+            is_single = is_single and {n: len(named[n]) for n in named} == {WHOLE: 1}
         count += len(page)
         report(count)
     kinds = {name: cells.kind() for name, cells in columns.items()}

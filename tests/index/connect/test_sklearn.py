@@ -26,7 +26,8 @@ def test_checks_of_scikit_learn(estimator, check):
 
 @pytest.fixture(scope="module")
 def digits():
-    return train_test_split(*load_digits(return_X_y=True), random_state=0)
+    x, y = load_digits(return_X_y=True)
+    return train_test_split(x[:1000], y[:1000], random_state=0)
 
 
 def test_the_weights_are_a_softmax_over_the_nearest_training_vectors(digits):
@@ -51,7 +52,7 @@ def test_digits_are_told_as_well_as_by_neighbours_and_probabilities_are_far_bett
     x, queries, y, truth = digits
     model, neighbours = AttentionClassifier().fit(x, y), KNeighborsClassifier().fit(x, y)
     assert model.score(queries, truth) >= neighbours.score(queries, truth) - 0.005
-    assert model.score(queries, truth) > 0.97
+    assert model.score(queries, truth) > 0.95
     losses = [log_loss(truth, m.predict_proba(queries)) for m in (model, neighbours)]
     assert losses[0] < 0.5 * losses[1]
 
