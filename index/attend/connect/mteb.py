@@ -81,15 +81,14 @@ class AttendSearch:
         hf_subset: str,
         **others: Any,
     ) -> None:
-        """Store the corpus: title and text are fields, each with keys of its own."""
+        """Store the corpus, title and text joined as `attend build` does with BEIR's layout."""
         collection = self.collection(task_metadata, hf_split, hf_subset)
         gone, coming = collection.ids(), iter(corpus)
         while rows := list(islice(coming, MAX_DOCUMENTS)):
             documents = []
             for row in rows:
-                texts = {name: row.get(name) for name in ("title", "text")}
-                fields = {name: text for name, text in texts.items() if text and text.strip()}
-                documents.append({"id": row["id"], **({"fields": fields} if fields else {})})
+                text = f"{row.get('title') or ''} {row['text']}".strip()
+                documents.append({"id": row["id"], **({"text": text} if text else {})})
             collection.upsert(documents, progress=False)
             gone -= {row["id"] for row in rows}
         collection.delete(sorted(gone))
