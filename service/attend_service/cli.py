@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def serve(as_json: bool, **flags: Any) -> None:
     settings, _ = read_settings(flags)
     if settings.data is None:
         raise click.UsageError("Missing option '--data': the folder to serve.")
+    if settings.otel and not (find_spec("opentelemetry") and find_spec("opentelemetry.exporter")):
+        raise click.ClickException(
+            "Tracing needs OpenTelemetry, the extra 'otel'. Install it with: pip install "
+            "'attend-retrieval[otel]'."
+        )
     logs.configure(settings.log_format, settings.log_level)
 
     def announce(address: str) -> None:

@@ -308,6 +308,11 @@ class Worker:
         self._readiness = Readiness()
         self._jobs = Jobs(self._data, trainer)
         app = create_app(self._data, settings, self._readiness, self._jobs)
+        self._end_traces: Callable[[], object] = lambda: None
+        if settings.otel:
+            from attend.connect.otel import export_requests  # an extra
+
+            self._end_traces = export_requests(app)
         self._gateway = gateway = Gateway(
             app, settings, partial(body_limit, app), folder=None if settings.read_only else folder
         )
@@ -341,6 +346,7 @@ class Worker:
         # SQLite does not survive a connection that is closed under a thread that uses it.
         if finished and not self.warming.is_alive():
             self._data.close()
+        self._end_traces()
         end_process()
 
     def _warm(self) -> None:

@@ -139,6 +139,10 @@ class ServerSettings(BaseModel):
     log_texts: bool = False
     """Also log what clients send: paths, parameters and bodies."""
 
+    otel: bool = False
+    """Trace requests and searches, and send the spans by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; needs
+    the extra 'otel'."""
+
     trusted_host: Words = ()
     """A name in the Host header to answer to, besides the address itself."""
 

@@ -99,3 +99,10 @@ def test_every_setting_says_its_variable() -> None:
     for name in told():
         assert f"--{name}" in help
         assert f"ATTEND_{name.replace('-', '_').upper()}" in help
+
+
+def test_tracing_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attend_service.cli.find_spec", lambda name: None)
+    done = CliRunner().invoke(main, ["serve", "--data", str(tmp_path), "--otel"])
+    assert done.exit_code == 1
+    assert "pip install 'attend-retrieval[otel]'" in done.stderr

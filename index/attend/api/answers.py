@@ -10,11 +10,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from html import escape
-from typing import Annotated, Any, Literal, TypeAlias
+from itertools import chain
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import GetPydanticSchema
 
 from attend.api.base import ABSENT, Reply
+from attend.core.frames import Tabular, column, table_stream
 
 LONGEST = 60
 """Characters of a value or text in a line."""
@@ -244,8 +246,10 @@ class FacetValue(Reply):
     documents: int
 
 
-class Facet(Reply):
+class Facet(Tabular, Reply):
     """The values of one field; a list counts once for each of its different values."""
+
+    listed: ClassVar = ("values", FacetValue)
 
     values: Sequence[FacetValue]
     """The most frequent first; among equals numbers before texts, each ascending."""
@@ -321,13 +325,17 @@ VALUE_KEYS: Mapping[str, Sequence[str]] = {
 """By type, the keys of a `ValueAnswer` that may be there; those of other types are null."""
 
 
-class Answer(Reply):
+class Answer(Tabular, Reply):
     """The answer to one query: documents by attention, and the value that they give together.
+
+    Data frames read its hits: `pandas.DataFrame.from_arrow(answer)`, `polars.DataFrame(answer)`.
 
     >>> answer = books.search([1.0, 0.1], mode="soft", value="year", k=1)
     >>> len(answer.hits), answer.attended, answer.answered, answer.answer["type"]
     (1, 3, True, 'number')
     """
+
+    listed: ClassVar = ("hits", Hit)
 
     hits: Sequence[Hit]
     """The listed documents, best first."""
@@ -412,6 +420,24 @@ class Matrix(Reply):
     generation: int
     projection: int
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a row for each query and document: `query` counts from 0, and logits are by head.
+
+        >>> import pyarrow
+        >>> pyarrow.table(books.matrix([{"query": {"id": "emma"}}])).to_pylist()[0]["id"]
+        'whale'
+        """
+        count = len(self.documents)
+        columns = {
+            "query": column([q for q in range(len(self.weights)) for _ in range(count)], "int"),
+            "id": column([*self.documents] * len(self.weights), "text"),
+            "weight": column([*chain.from_iterable(self.weights)], "float"),
+        }
+        for name in ("logits", "head_weights"):  # (q, H, n) -> (q * n, H)
+            cells = [head for heads in getattr(self, name) for head in zip(*heads, strict=True)]
+            columns[name] = column(cells, ["list", "float"])
+        return table_stream(columns, requested_schema)
+
 
 class CollectionHit(Hit, repr=False):
     """A hit of one of several collections; its weight is a share of all their attention."""
@@ -419,12 +445,14 @@ class CollectionHit(Hit, repr=False):
     collection: str = field(kw_only=True)
 
 
-class AcrossAnswer(Reply):
+class AcrossAnswer(Tabular, Reply):
     """The answer of several collections, merged by weight where their logits have one scale.
 
     They have not where encoders, projections, scorers, scales, temperatures or tunings differ, or
     with several heads; then `merged` is false, and `hits`, `confidence` and `shares` are empty.
     """
+
+    listed: ClassVar = ("hits", CollectionHit)
 
     hits: Sequence[CollectionHit]
     """The hits of all collections, best first."""
@@ -484,8 +512,10 @@ class RecommendAnswer(Reply):
     took_ms: float
 
 
-class Recommended(RecommendAnswer):
+class Recommended(Tabular, RecommendAnswer):
     """The documents recommended to a user."""
+
+    listed: ClassVar = ("hits", Recommendation)
 
     hits: Sequence[Recommendation]
     attended: int
@@ -501,8 +531,10 @@ class Recommended(RecommendAnswer):
         return hits_table(self.hits, repr(self))
 
 
-class Predicted(RecommendAnswer):
+class Predicted(Tabular, RecommendAnswer):
     """The predicted values of some targets for a user."""
+
+    listed: ClassVar = ("predictions", None)
 
     predictions: Sequence[Mapping[str, Any]]
     """For each target its name (`id`, `text` or `vector`); an answer by the `type` of the values
@@ -548,8 +580,10 @@ class MapQuery(Reply):
     was: Place | None
 
 
-class KeyMap(Reply):
+class KeyMap(Tabular, Reply):
     """The keys in two dimensions: a sample of the documents, and all that the query attends to."""
+
+    listed: ClassVar = ("points", MapPoint)
 
     points: Sequence[MapPoint]
     query: MapQuery | None

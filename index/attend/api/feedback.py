@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from numbers import Real
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
 
 from attend.api import base
 from attend.api.search import AnyQuery, Query
+from attend.core.frames import Tabular
 from attend.core.types import MAX_WEIGHT, Example, Interaction
 
 
@@ -183,8 +184,10 @@ class StoredExample(base.Reply):
     created: str
 
 
-class FeedbackPage(base.Reply):
+class FeedbackPage(Tabular, base.Reply):
     """The number of stored judgements, and some of them if requested, the newest first."""
+
+    listed: ClassVar = ("items", StoredExample)
 
     examples: int
     """The number of judgements: a query, a document, a label."""
@@ -220,8 +223,10 @@ class InteractionEntry(base.Reply):
     """Seconds since 1970."""
 
 
-class InteractionsAnswer(base.Reply):
+class InteractionsAnswer(Tabular, base.Reply):
     """A page of interactions; the counts are of all that are stored."""
+
+    listed: ClassVar = ("items", InteractionEntry)
 
     items: Sequence[InteractionEntry]
     next: str | None

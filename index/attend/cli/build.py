@@ -18,7 +18,7 @@ from attend.cli import common
 from attend.collection.collection import Collection
 from attend.core.errors import AttendError
 from attend.core.progress import Counter
-from attend.exchange import backup, models
+from attend.exchange import backup, models, parquet
 from attend.keys.vectors import LEAST_KEYS
 from attend.source import RowProblem
 from attend.source.rows import listed
@@ -270,7 +270,7 @@ def configure_command(target: common.Target, **options: Any) -> None:
 
 LINES_FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
-FORMS = ("sentence_transformers", "safetensors", "snapshot", "jsonl")
+FORMS = ("sentence_transformers", "safetensors", "snapshot", "jsonl", "parquet")
 """The formats of an export; a command writes exactly one."""
 
 
@@ -287,8 +287,12 @@ class ExportOptions(common.CommandOptions):
     """File for everything: all collections, or the one that --collection names."""
     jsonl: Annotated[Path | None, LINES_FILE] = None
     """File for the documents as JSON lines, which `attend build` reads; - for stdout."""
+    parquet: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path)] = None
+    """File for the documents as Parquet, for data frames and `attend build`."""
+    embeddings: bool = False
+    """With --parquet: also all embeddings of each document, which a build leaves out."""
     filter: Annotated[dict[str, Any] | None, common.JsonType(dict)] = None
-    """With --jsonl: only the documents that pass, such as {"year": {"lt": 1900}}."""
+    """With --jsonl or --parquet: only the documents that pass, such as {"year": {"lt": 1900}}."""
     force: bool = False
     """Replace an existing file or folder."""
 
@@ -301,11 +305,11 @@ class ExportOptions(common.CommandOptions):
 def export_command(target: common.Target, **options: Any) -> None:
     """Write a version's matrices for other libraries, the documents, or a backup of everything.
 
-    A backup and the documents are of one moment, and a server may write meanwhile. --jsonl writes
-    texts, values, payloads and the vectors that documents brought, but neither feedback nor
-    versions: a backup has all of it. Key offsets, example keys, the BM25 weight, the move by
-    feedback, the scale and the no-answer score of a version cannot be exported: they are listed
-    with their figures.
+    A backup and the documents are of one moment, and a server may write meanwhile. --jsonl and
+    --parquet write texts, values, payloads and the vectors that documents brought, but neither
+    feedback nor versions: a backup has all of it. Key offsets, example keys, the BM25 weight, the
+    move by feedback, the scale and the no-answer score of a version cannot be exported: they are
+    listed with their figures.
 
     \b
     Example:
@@ -313,15 +317,18 @@ def export_command(target: common.Target, **options: Any) -> None:
       attend export --data library --projection 3 --safetensors pair.safetensors
       attend export --data library --snapshot library.tar
       attend export --data library --jsonl documents.jsonl
+      attend export --data library --parquet documents.parquet
     """
     export = ExportOptions.take(options)
     forms = {form: path for form in FORMS if (path := getattr(export, form)) is not None}
     if len(forms) != 1:
         raise click.UsageError(f"Give one of {common.flags_of(FORMS)}: the form to write.")
     ((form, path),) = forms.items()
-    if export.filter is not None and form != "jsonl":
-        raise click.UsageError("--filter selects documents: give it with --jsonl.")
-    if export.projection is not None and form in ("snapshot", "jsonl"):
+    if export.filter is not None and form not in ("jsonl", "parquet"):
+        raise click.UsageError("--filter selects documents: give it with --jsonl or --parquet.")
+    if export.embeddings and form != "parquet":
+        raise click.UsageError("--embeddings goes with --parquet: the other forms have no place.")
+    if export.projection is not None and form in ("snapshot", "jsonl", "parquet"):
         raise click.UsageError(f"--projection selects a version, and --{form} has none or all.")
     if form == "snapshot":
         library, names = target.library(), target.named()
@@ -329,25 +336,28 @@ def export_command(target: common.Target, **options: Any) -> None:
             contents = backup.save_backup(library, path, names, force=export.force, on_progress=bar)
         text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
         target.show({"snapshot": str(path), **contents.json()}, text)
-    elif form == "jsonl":
-        _write_documents(target, path, export)
+    elif form in ("jsonl", "parquet"):
+        _write_documents(target, form, path, export)
     else:
         _write_version(target, form, path, export)
 
 
-def _write_documents(target: common.Target, path: Path, export: ExportOptions) -> None:
+def _write_documents(target: common.Target, form: str, path: Path, export: ExportOptions) -> None:
     collection = target.collection()
-    if str(path) == "-":
+    if form == "jsonl" and str(path) == "-":
         if target.as_json:
             raise click.UsageError("--json and --jsonl - would both write to stdout; name a file.")
         backup.write_documents(collection, sys.stdout.buffer, export.filter)
         return
     with common.Bar() as bar:
-        count = backup.export_documents(
-            collection, path, export.filter, force=export.force, on_progress=bar
-        )
+        options: dict[str, Any] = {"force": export.force, "on_progress": bar}
+        if form == "jsonl":
+            count = backup.export_documents(collection, path, export.filter, **options)
+        else:
+            options["embeddings"] = export.embeddings
+            count = parquet.export_parquet(collection, path, export.filter, **options)
     documents = f"{common.counted(count, 'document')} {'is' if count == 1 else 'are'}"
-    result = {"jsonl": str(path), "collection": collection.name, "documents": count}
+    result = {form: str(path), "collection": collection.name, "documents": count}
     target.show(result, f"{documents} in {path} ({path.stat().st_size:,} bytes).")
 
 

@@ -327,6 +327,8 @@ class EvaluationFiles(common.CommandOptions):
     """JSON lines: _id, and text or vector."""
     qrels: common.InputFile = None
     """query id, document id, grade (any number)."""
+    run: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path)] = None
+    """Also write the rankings there, as a run file of TREC for trec_eval, ranx and others."""
     history: Annotated[str | None, "FILE"] = None
     """With --interactions: earlier interactions of the users.  [default: the stored ones]"""
     cold: common.InputFile = None
@@ -341,7 +343,7 @@ class EvaluationFiles(common.CommandOptions):
 
 
 @common.collection_command("evaluate")
-@common.model_options(EvaluationFiles, "queries", "qrels")
+@common.model_options(EvaluationFiles, "queries", "qrels", "run")
 @common.model_options(InteractionFile)
 @common.model_options(EvaluationFiles, "history", "cold")
 @click.option(
@@ -362,6 +364,8 @@ def evaluate_command(target: common.Target, **options: Any) -> None:
     and its significance, the queries that gained and lost most, and the calibration of the
     confidence.
 
+    With --run, the rankings are written, too, for other tools.
+
     Queries are read as `teach` reads them. A grade above 0 is relevant, to nDCG by its size; one
     of 0 or below is not.
 
@@ -375,6 +379,7 @@ def evaluate_command(target: common.Target, **options: Any) -> None:
       attend evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv
       attend evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv \\
         --compare 1 active --plots pictures
+      attend evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv --run run.trec
       attend evaluate --data library --interactions test.tsv --history train.tsv
     """
     test, files = InteractionFile.take(options), EvaluationFiles.take(options)
@@ -404,6 +409,10 @@ def _check_options(
     of_comparisons = files.flags("plots", "measure", "examples").replace(", ", " and ")
     if of_comparisons and not versions:
         raise click.UsageError(f"{of_comparisons} need a comparison; add --compare.")
+    if files.run is not None and (versions or test):
+        raise click.UsageError(
+            "--run writes the rankings of one version; leave --compare and --interactions out."
+        )
     if test:
         if judgements:
             raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
@@ -433,14 +442,18 @@ def _evaluate_rankings(
     judged = rankings.judged_queries(queries, qrels)
     if versions is None:
         with _bar(len(judged), "query", "ranking") as bar:
-            evaluation = rankings.evaluate(
-                collection, judged, qrels, on_progress=bar.update, **options
-            )
+            ranked = rankings.rank(collection, judged, on_progress=bar.update, **options)
+        evaluation = rankings.measure({id: qrels[id] for id in judged}, ranked.run(), collection)
         unknown = evaluation.unknown_documents
         _warn(unknown)
         result, lines = _shown(evaluation.intervals())
         result |= {"queries": evaluation.queries, "unknown_documents": unknown}
-        return result, f"{common.table(lines)}\nIn brackets: 95 % intervals."
+        text = f"{common.table(lines)}\nIn brackets: 95 % intervals."
+        if files.run is not None:
+            ranked.write(files.run)
+            result["run"] = str(files.run)
+            text += f"\nThe rankings are in {files.run}."
+        return result, text
     options |= {"by": files.measure, "examples": files.examples}
     with _bar(2 * len(judged), "query", "ranking") as bar:
         comparison = compare(collection, judged, qrels, versions, on_progress=bar.update, **options)

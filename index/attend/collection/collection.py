@@ -18,7 +18,7 @@ from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.reading import Readers, info_of, page_of
 from attend.collection.versions import by_hand, until_stable
-from attend.core.coalesce import Coalescer, collecting, tell, timed
+from attend.core.coalesce import Coalescer, collecting, span, tell, timed
 from attend.core.deadline import check_deadline
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.core.progress import Progress, reported
@@ -148,16 +148,17 @@ class Collection:
         for place, search in enumerate(searches):
             groups.setdefault(search.common_options(), []).append(place)
         answers: dict[int, Answered] = {}
-        with collecting() as spent:
-            if len(groups) > 1:  # one call of the encoder for all
-                strict = any(request.consistency == "strong" for request in requests)
-                with self.consistent("strong" if strict else None):
-                    self.readers.queries.encode_searches(searches)
-            for key, places in groups.items():
-                check_deadline()
-                results = self._coalescer.join(key, [searches[place] for place in places])
-                answers.update(zip(places, results, strict=True))
-        tell(spent)
+        with span("retrieve", collection=self.name, searches=len(requests)):
+            with collecting() as spent:
+                if len(groups) > 1:  # one call of the encoder for all
+                    strict = any(request.consistency == "strong" for request in requests)
+                    with self.consistent("strong" if strict else None):
+                        self.readers.queries.encode_searches(searches)
+                for key, places in groups.items():
+                    check_deadline()
+                    results = self._coalescer.join(key, [searches[place] for place in places])
+                    answers.update(zip(places, results, strict=True))
+            tell(spent)
         timings = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
         for place, request in enumerate(requests):
             if request.explain:

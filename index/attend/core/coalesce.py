@@ -6,7 +6,8 @@ search costs little more for many queries than for one, so that a crowd is answe
 a few (flat combining: Hendler, Incze, Shavit and Tzafrir 2010).
 
 Stations record with `timed` how long they took, by stage, for `explain` and for listeners. What a
-leader collects is each follower's too; a search passes its seconds once to the listeners.
+leader collects is each follower's too; a search passes its seconds once to the listeners. Whoever
+traces requests opens a span for each stage (`trace`), in the leader alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
@@ -32,6 +33,26 @@ Listener = Callable[[Mapping[str, float]], None]
 _thread = threading.local()
 _listeners: list[Listener] = []
 
+Spans = Callable[[str, Mapping[str, str | int]], AbstractContextManager[object]]
+"""Opens a span by its name and attributes."""
+
+_spans: list[Spans] = []
+_UNTRACED = nullcontext()
+
+
+def span(name: str, **attributes: str | int) -> AbstractContextManager[object]:
+    """Return a span of whoever traces, for a `with` block; else nothing that costs time."""
+    return _spans[-1](name, attributes) if _spans else _UNTRACED
+
+
+def trace(spans: Spans) -> Callable[[], None]:
+    """Open spans for each search and each of its stages from now on.
+
+    Returns: a function that ends it.
+    """
+    _spans.append(spans)
+    return lambda: _spans.remove(spans)
+
 
 @contextmanager
 def timed(stage: str) -> Iterator[None]:
@@ -40,7 +61,8 @@ def timed(stage: str) -> Iterator[None]:
     _thread.inner = 0.0
     began = time.perf_counter()
     try:
-        yield
+        with span(stage):
+            yield
     finally:
         took = time.perf_counter() - began
         collected: dict[str, float] | None = getattr(_thread, "collected", None)

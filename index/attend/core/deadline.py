@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TypeVar
 
 from attend.core.errors import Opening, OverTime
@@ -90,16 +91,16 @@ def checked(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def under_deadline(call: Callable[[Item], Result]) -> Callable[[Item], Result]:
-    """Return `call` for other threads, where it has the deadline of this one.
+    """Return `call` for other threads, where it has the deadline and the context of this one.
 
     What waited there until the deadline passed raises OverTime, and is not begun.
     """
-    latest = deadline()
+    latest, context = deadline(), copy_context()
 
     def run(item: Item) -> Result:
         with until(latest):
             check_deadline()
-            return call(item)
+            return context.copy().run(call, item)
 
     return run
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -286,7 +287,10 @@ class SentenceEncoder:
         # Nobody waits for that thread: while it works, few cores are idle anyway.
         if is_alone and self._alone_free.acquire(blocking=False):
             try:
-                rows, spent = self._alone.submit(self._run_on_idle, texts, task).result()
+                context = copy_context()
+                rows, spent = self._alone.submit(
+                    context.run, self._run_on_idle, texts, task
+                ).result()
             finally:
                 self._alone_free.release()
             record(spent)

@@ -621,37 +621,37 @@ def write_documents(
     A line has `id`, `fields` (the texts by name), `value` and `payload`; and `vector`, or `vectors`
     by name, if the document brought its own.
     """
-    filter = by_value(filter, collection.settings.value_name)
-    predicate = compile_filter(filter) if filter else None
-    count = last = 0
+    count = 0
     with collection.store.reading():
-        if predicate is None:
-            total, _ = collection.store.counts()
-        else:
-            total = collection.store.count(predicate)
-        while page := collection.store.scroll(last, PAGE, predicate):
-            vectors = _vectors(collection, page)
+        total = collection.page(filter, limit=0).total
+        for page, vectors in document_pages(collection, filter):
             for document in page:
                 file.write(_line(document, vectors.get(document.row, {})))
-            last = page[-1].row
             count += len(page)
             on_progress("write", count / max(total, 1))
     return count
 
 
-def _vectors(
-    collection: Collection, documents: list[StoredDocument]
-) -> dict[int, dict[str, list[Float32]]]:
-    """Return the vectors that documents brought, by row and name."""
-    rows = np.array([document.row for document in documents], dtype=np.int64)
-    keys = collection.store.own_keys(rows)
-    sources = collection.store.keys_of(keys.ids)
-    brought: dict[int, dict[str, list[Float32]]] = {}
-    for id, vector in zip(keys.ids.tolist(), keys.vectors, strict=True):
-        source = sources[id]
-        if source.stop == 0:  # the key of a text has the part that it was made of
-            brought.setdefault(source.document, {}).setdefault(source.field, []).append(vector)
-    return brought
+def document_pages(
+    collection: Collection, filter: Mapping[str, Json] | None = None
+) -> Iterator[tuple[list[StoredDocument], dict[int, dict[str, list[Float32]]]]]:
+    """Yield the documents that pass a filter, with the vectors that they brought, by row and name.
+
+    >>> [len(page) for page, vectors in document_pages(books)]
+    [3]
+    """
+    filter = by_value(filter, collection.settings.value_name)
+    predicate, last, store = compile_filter(filter) if filter else None, 0, collection.store
+    while page := store.scroll(last, PAGE, predicate):
+        keys = store.own_keys(np.array([document.row for document in page], dtype=np.int64))
+        sources = store.keys_of(keys.ids)
+        brought: dict[int, dict[str, list[Float32]]] = {}
+        for id, vector in zip(keys.ids.tolist(), keys.vectors, strict=True):
+            source = sources[id]
+            if source.stop == 0:  # the key of a text has the part that it was made of
+                brought.setdefault(source.document, {}).setdefault(source.field, []).append(vector)
+        yield page, brought
+        last = page[-1].row
 
 
 def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]]) -> bytes:

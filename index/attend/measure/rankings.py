@@ -60,11 +60,13 @@ Qrels = Mapping[str, Mapping[str, float]]
 
 
 class Ranking(NamedTuple):
-    """The documents of one query, best first, the weight of the best, and the confidence."""
+    """The documents of one query, best first, with their scores, the weight of the best, and the
+    confidence."""
 
     documents: tuple[str, ...]
     weight: float
     confidence: float
+    scores: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,42 @@ class RankedQueries:
             query: {id: float(-rank) for rank, id in enumerate(ranking.documents)}
             for query, ranking in self.rankings.items()
         }
+
+    def write(self, path: Path) -> None:
+        """Write a run file of TREC, `query Q0 document rank score tag`, which trec_eval, ranx and
+        others measure; scores fall from rank to rank.
+
+        Raises:
+            InvalidRequest: an id has a space, at which the format ends it.
+        """
+        lines = []
+        for query, ranking in self.rankings.items():
+            scored = zip(ranking.documents, falling(ranking.scores), strict=True)
+            for rank, (id, score) in enumerate(scored, start=1):
+                for name in (query, id):
+                    if len(name.split()) != 1 or name.strip() != name:
+                        raise InvalidRequest(
+                            f"The id {name!r} has a space, which a run file of TREC cannot hold. "
+                            f"Evaluate without --run, or give it another id.",
+                            field="run",
+                        )
+                lines.append(f"{query} Q0 {id} {rank} {score!r} attend-{self.projection}\n")
+        path.write_text("".join(lines), encoding="utf-8")
+
+
+def falling(scores: Sequence[float]) -> list[float]:
+    """Return scores, best first, of which each is below the one before also in single precision.
+
+    trec_eval compares in that, and takes equals in the order of their ids.
+
+    >>> falling([0.5, 0.5, 0.25])
+    [0.5, 0.4999999701976776, 0.25]
+    """
+    lowered: list[float] = []
+    for score in scores:
+        most = np.nextafter(np.float32(lowered[-1]), np.float32(-np.inf)) if lowered else np.inf
+        lowered.append(float(min(np.float32(score), most)))
+    return lowered
 
 
 @dataclass(frozen=True)
@@ -280,7 +318,8 @@ def _ranking(answer: Answer) -> Ranking:
     # the collection's own passages is no probability of an answer.
     if confidence is None or answer.calibrated == "collection":
         confidence = float(answer.attended > 0)
-    return Ranking(tuple(hit.id for hit in answer.hits), weight, confidence)
+    ids, scores = (tuple(getattr(hit, name) for hit in answer.hits) for name in ("id", "score"))
+    return Ranking(ids, weight, confidence, scores)
 
 
 MEASURE = "ndcg@10"

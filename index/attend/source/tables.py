@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections import Counter
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pyarrow import compute, types
 
 from attend.core.errors import SourceError
+from attend.core.frames import METADATA, Kind, decode
 from attend.core.types import Floats, Json
 from attend.source.columns import ID_NAMES, matching
 from attend.source.files import FileSource, check_names
@@ -200,19 +202,43 @@ def quoted(name: str) -> str:
 
 
 class ParquetFile(FileSource):
-    """A `.parquet` file. Columns that hold bytes are left out; a notice names them."""
+    """A `.parquet` file. Columns that hold bytes are left out; a notice names them.
+
+    Of one that `attend export` wrote, the rows are the documents as they were.
+    """
 
     def rows(self) -> Iterator[Row | RowProblem]:
         try:
             with pq.ParquetFile(self.path) as file:
-                yield from _table(
+                rows = _table(
                     self.name,
                     str(self.path),
                     file.schema_arrow,
                     lambda columns: file.iter_batches(BATCH_ROWS, columns=columns),
                 )
-        except (pa.ArrowException, OSError, ValueError) as error:
+                metadata = file.schema_arrow.metadata or {}
+                if METADATA.encode() in metadata:
+                    rows = _documents(rows, json.loads(metadata[METADATA.encode()]))
+                yield from rows
+        except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
             raise unreadable(self.path, error, "Write the file again.") from error
+
+
+def _documents(
+    rows: Iterable[Row | RowProblem], kinds: dict[str, Kind]
+) -> Iterator[Row | RowProblem]:
+    """Undo what Arrow has no type for; see `attend.core.frames`."""
+    for row in rows:
+        if isinstance(row, Row):
+            cells: dict[str, Any] = {
+                name: decode(cell, kinds.get(name)) for name, cell in row.cells.items()
+            }
+            cells.pop("embeddings", None)
+            if cells.get("vectors"):
+                cells["vectors"] = dict(cells["vectors"])  # the items of a map
+            absent = [n for n in ("fields", "vector", "vectors") if not cells.get(n)]
+            row = Row(row.place, {n: cell for n, cell in cells.items() if n not in absent})
+        yield row
 
 
 class ArrowStream(Source):
