@@ -39,6 +39,7 @@ OPTIONAL = {
     "markitdown": "markitdown",
     "matplotlib": "matplotlib",
     "mcp": "mcp",
+    "mcp_types": "mcp",
     "langchain_core": "langchain-core",
     "llama_index": "llama-index-core",
     "haystack": "haystack-ai",

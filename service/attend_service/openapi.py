@@ -195,9 +195,7 @@ def _refusal(operation: Operation, status: int) -> dict[str, Any]:
     problem = next(kind for kind in KINDS if kind.status == status)
     if not operation.path.startswith(QDRANT):
         return {"$ref": f"#/components/responses/{problem.slug}"}
-    response = _problem(problem)
-    response["content"][JSON] = {"schema": reference(QdrantError)}
-    return response
+    return _described(status, f"{problem.title}.", {JSON: {"schema": reference(QdrantError)}})
 
 
 def _fields(model: type[Request]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from attend_service import openapi
 from attend_service.app import create_app
 from attend_service.context import requested_operation
 from attend_service.jobs import Jobs
-from attend_service.replies import ProblemDetails
+from attend_service.replies import QDRANT, ProblemDetails, QdrantError
 from attend_service.routes import all_operations
 from attend_service.settings import ServerSettings
 
@@ -91,7 +91,8 @@ def app(data: Data, jobs: Jobs, request: pytest.FixtureRequest) -> Iterator[Flas
     def check(response: Response) -> Response:
         operation = requested_operation()
         if operation is not None and response.is_json and response.is_sequence:
-            other = ProblemDetails if response.status_code >= 400 else None
+            refusal = QdrantError if operation.path.startswith(QDRANT) else ProblemDetails
+            other = refusal if response.status_code >= 400 else None
             validator = validator_of(operation.returns.get(response.status_code, other))
             errors = validator.iter_errors(response.get_json())
             undocumented.extend(f"{operation.name}: {error}" for error in errors)

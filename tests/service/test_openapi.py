@@ -154,7 +154,7 @@ def contents(operation: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 def test_a_field_is_left_out_or_null_and_never_both(client: FlaskClient) -> None:
     """But for three fields of requests in which null says something, the end of a list, and what
-    clients of OpenAI and Cohere may send as null."""
+    clients of OpenAI, Cohere and Dify may send as null."""
     schemas = client.get("/openapi.json").get_json()["components"]["schemas"]
     both = {
         f"{name}.{field}"
@@ -166,6 +166,7 @@ def test_a_field_is_left_out_or_null_and_never_both(client: FlaskClient) -> None
     assert both == {
         *("SettingsChange.exact_below", "SettingsChange.scale", "InteractionsRequest.liked_from"),
         *("FeedbackPage.next", "RankingOptions.score_threshold", "RankRequest.return_documents"),
+        *("MetadataCondition.logical_operator", "RetrievalSetting.score_threshold"),
     }
 
 

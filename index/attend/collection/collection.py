@@ -21,9 +21,10 @@ from attend.collection.versions import by_hand, until_stable
 from attend.core.coalesce import Coalescer, collecting, span, tell, timed
 from attend.core.deadline import check_deadline
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
+from attend.core.frames import Page
 from attend.core.progress import Progress, reported
 from attend.core.settings import Settings
-from attend.core.types import Document, Json, OnStage, Page
+from attend.core.types import Document, Json, OnStage
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train
@@ -47,9 +48,7 @@ if TYPE_CHECKING:
     from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords
 
 log = logging.getLogger("attend")
-TOGETHER = 64
-"""Queries of different callers that are searched at once, or text that costs the same."""
-
+TOGETHER = 64  # queries of different callers that are searched at once, or as much text
 MANY = 500  # documents, whose encoding takes seconds
 
 

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from attend.api.documents import CollectionInfo
 from attend.attention import default_scale
-from attend.core.types import Json, Page
+from attend.core.frames import Page
+from attend.core.types import Json
 from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender

@@ -28,8 +28,9 @@ from attend import api
 from attend.api.base import ABSENT, DEFAULT_COLLECTION, MAX_DOCUMENTS, MAX_PAGE, Reply, check_name
 from attend.connect.transport import RemoteServer, error_of, to_json
 from attend.core.errors import Cancelled, CollectionExists, EncoderMismatch, NotFound
+from attend.core.frames import Page
 from attend.core.progress import Progress, reported
-from attend.core.types import Document, Json, Page, Role, StoredDocument
+from attend.core.types import Document, Json, Role, StoredDocument
 
 if TYPE_CHECKING:
     from attend.api.answers import Facets

@@ -239,7 +239,7 @@ class AttendDocumentStore:
 # -- retrievers ----------------------------------------------------------------------------------
 
 
-class AttendRetriever:
+class AttendPipelineRetriever:
     """What the retrievers of both kinds are made of; see `AttendTextRetriever`."""
 
     def __init__(
@@ -283,7 +283,7 @@ class AttendRetriever:
 
 
 @component
-class AttendEmbeddingRetriever(AttendRetriever):
+class AttendEmbeddingRetriever(AttendPipelineRetriever):
     """A component that returns the documents nearest to an embedding of a query."""
 
     @component.output_types(documents=list[Document])
@@ -297,7 +297,7 @@ class AttendEmbeddingRetriever(AttendRetriever):
 
 
 @component
-class AttendTextRetriever(AttendRetriever):
+class AttendTextRetriever(AttendPipelineRetriever):
     """A component that searches by text, with the collection's own encoder and BM25.
 
     Where the collection does not answer the query, `answered` is false and no documents come.

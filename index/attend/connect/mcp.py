@@ -9,20 +9,20 @@ The docstrings of the tools are what a language model reads.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import mcp_types as types
-from anyio import to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver import exceptions as faults
 from mcp.server.mcpserver.resources import ResourceSecurity
 from mcp.server.mcpserver.tools import Tool
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
-from pydantic_core import to_json
 
 from attend import DEFAULT_COLLECTION as DEFAULT
 from attend import AttendError, Data, __version__
@@ -376,18 +376,18 @@ class LibraryServer(MCPServer):
 
     async def list_resources(self) -> list[types.Resource]:
         """Return the collections: documents have addresses, and are too many to list."""
-        names = await to_thread.run_sync(self.library.names)
+        names = await asyncio.to_thread(self.library.names)
         return [types.Resource(uri=f"attend://{name}", name=name, mime_type=JSON) for name in names]
 
     def describe(self, collection: str) -> str:
         """Return a collection: its figures and its settings."""
-        return to_json(self.library.collection(collection).info().json(), indent=1).decode()
+        return json.dumps(self.library.collection(collection).info().json(), indent=1)
 
     def read(self, collection: str, id: str) -> str:
         """Return a document: its texts, its value and its payload."""
         document = self.library.collection(collection).document(id)
         names = ("id", "fields", "value", "payload")
-        return to_json({name: getattr(document, name) for name in names}, indent=1).decode()
+        return json.dumps({name: getattr(document, name) for name in names}, indent=1)
 
     async def complete(self, ref: Any, argument: Any, context: Any) -> types.Completion:
         """Complete the name of a collection."""

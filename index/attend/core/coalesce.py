@@ -61,7 +61,7 @@ def timed(stage: str) -> Iterator[None]:
     _thread.inner = 0.0
     began = time.perf_counter()
     try:
-        with span(stage):
+        with span(stage) if _spans else _UNTRACED:  # a call less where nobody traces
             yield
     finally:
         took = time.perf_counter() - began

@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-if TYPE_CHECKING:  # it takes numpy
-    from attend.core.types import Json
+from attend.core.types import Json, StoredDocument
 
 Kind: TypeAlias = str | list[Any] | dict[str, Any] | None
 """`bool`, `int`, `float`, `number` (both, and no float is whole), `text` or `json`; ["list", the
@@ -237,3 +236,25 @@ class Tabular:
             {name: column([row.get(name) for row in rows], kind) for name, kind in columns.items()},
             requested_schema,
         )
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some documents; `next` is the cursor of the following page, None at the end.
+
+    `hints` names fields of a filter that no document has, where no document passes it. Data frames
+    read the documents, with the columns `id`, `fields`, `value` and `payload`."""
+
+    documents: Sequence[StoredDocument]
+    next: str | None
+    total: int
+    hints: Sequence[str] | None = None
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the documents as a stream of Arrow's C interface."""
+        kinds = {"id": "text", "fields": None, "value": None, "payload": None}
+        columns = {
+            name: column([getattr(document, name) for document in self.documents], kind)
+            for name, kind in kinds.items()
+        }
+        return table_stream(columns, requested_schema)

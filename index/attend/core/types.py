@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from attend.core.frames import column, table_stream
-
 if TYPE_CHECKING:  # a client of a server imports this module, and has no need of numpy
     import numpy as np
     from numpy.typing import NDArray
@@ -124,28 +122,6 @@ class StoredDocument(NamedTuple):
     fields: Mapping[str, str]
     value: Json
     payload: Mapping[str, Json]
-
-
-@dataclass(frozen=True)
-class Page:
-    """Some documents; `next` is the cursor of the following page, None at the end.
-
-    `hints` names fields of a filter that no document has, where no document passes it. Data frames
-    read the documents, with the columns `id`, `fields`, `value` and `payload`."""
-
-    documents: Sequence[StoredDocument]
-    next: str | None
-    total: int
-    hints: Sequence[str] | None = None
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the documents as a stream of Arrow's C interface."""
-        kinds = {"id": "text", "fields": None, "value": None, "payload": None}
-        columns = {
-            name: column([getattr(document, name) for document in self.documents], kind)
-            for name, kind in kinds.items()
-        }
-        return table_stream(columns, requested_schema)
 
 
 class Interaction(NamedTuple):

@@ -23,7 +23,8 @@ from attend.api import base
 from attend.api.base import Reply, Request, WrongField
 from attend.api.search import MAX_BATCH, BatchRequest, SearchRequest
 from attend.core.errors import InvalidRequest
-from attend.core.types import Json, Page
+from attend.core.frames import Page
+from attend.core.types import Json
 from attend.values.select import only, whole_text
 from attend_service import security
 from attend_service.context import collection_of, context
