@@ -44,7 +44,7 @@ OPTIONAL = {
     "llama_index": "llama-index-core",
     "haystack": "haystack-ai",
     "mteb": "mteb",
-    "opentelemetry": "opentelemetry-sdk",
+    "opentelemetry": "opentelemetry-exporter-otlp-proto-http",
 }
 """By module, the packages that need not be installed."""
 PINNED = pins(DIRECT) | pins(BROUGHT.split("\n", 1)[1])

@@ -107,6 +107,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/collections/{collection}/documents/list": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** List documents as GET does, by a filter that is too long for an address. */
+        post: operations["list_by_filter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/collections/{collection}/documents/{id}": {
         parameters: {
             query?: never;
@@ -482,6 +499,401 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the encoders that serve here, and the collections that have one. */
+        get: operations["list_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embed texts, by an encoder or as the keys of a collection.
+         * @description The encoder's name gives its embeddings, of length one. A collection's name gives what its active version makes of them: keys, which are the plain embeddings where only W_Q was learned, or queries with `"input_type": "query"`.
+         */
+        post: operations["embed"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Put texts in order for a query, as Jina and Cohere's first version do.
+         * @description The texts need not be in any collection. Every one is returned, best first, unless `top_n` says otherwise; a long one counts by its best passage.
+         */
+        post: operations["rank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v2/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Do the same as /v1/rerank, at the path that Cohere's client takes. */
+        post: operations["rank_again"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List uploaded files. */
+        get: operations["list_files"];
+        put?: never;
+        /**
+         * Upload a text file: Markdown, plain text, code, CSV or JSON, of any encoding.
+         * @description It is read as text when it comes. Attach it to vector stores then.
+         */
+        post: operations["upload_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/files/{file}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show an uploaded file, without its text. */
+        get: operations["show_file"];
+        put?: never;
+        post?: never;
+        /** Delete an uploaded file; vector stores to which it was attached keep their document. */
+        delete: operations["delete_file"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vector_stores": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the collections with an encoder, by name. */
+        get: operations["list_vector_stores"];
+        put?: never;
+        /** Create a collection with the default encoder, and attach files to it. */
+        post: operations["create_vector_store"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vector_stores/{collection}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show a collection as a vector store. */
+        get: operations["show_vector_store"];
+        put?: never;
+        post?: never;
+        /** Delete the collection with everything in it; uploaded files stay. */
+        delete: operations["delete_vector_store"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vector_stores/{collection}/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Search a vector store; each document comes once, with the passage that matched. */
+        post: operations["search_vector_store"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vector_stores/{collection}/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the documents of a vector store as files. */
+        get: operations["list_attached"];
+        put?: never;
+        /** Attach an uploaded file: its text becomes a document, found once this is answered. */
+        post: operations["attach_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vector_stores/{collection}/files/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show a document as a file. */
+        get: operations["show_attached"];
+        put?: never;
+        post?: never;
+        /** Delete a document; the uploaded file stays. */
+        delete: operations["detach_file"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vector_stores/{collection}/file_batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Attach uploaded files, 16 in each write; the same request can be sent again. */
+        post: operations["attach_files"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vector_stores/{collection}/file_batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show a batch of files, which was completed when it was answered. */
+        get: operations["show_batch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/retrieval": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Answer a question as an external knowledge base of Dify.
+         * @description An empty body, by which Dify tries an address, is answered with no records, and so is a question that nothing here answers. Records with a score below `score_threshold` are left out.
+         */
+        post: operations["retrieve_knowledge"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the collections, in Qdrant's form. */
+        get: operations["list_qdrant_collections"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections/{collection}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show a collection, in Qdrant's form: its points and the width of its vectors. */
+        get: operations["show_qdrant_collection"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections/{collection}/exists": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say whether a collection or an alias exists, in Qdrant's form. */
+        get: operations["exists_in_qdrant"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections/{collection}/points/query": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Search by a vector, in Qdrant's form; what the collection has learned applies to it.
+         * @description The points and their order are those of a search of ours; the score is confidence × weight.
+         */
+        post: operations["query_points"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections/{collection}/points/query/batch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Answer up to 256 searches at once, in Qdrant's form. */
+        post: operations["query_points_batch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections/{collection}/points/scroll": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** List points page by page, in Qdrant's form, in the order in which they first came. */
+        post: operations["scroll_points"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections/{collection}/points/count": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Count points, in Qdrant's form. */
+        post: operations["count_points"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/collections/{collection}/points": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Return points by their ids, in Qdrant's form; unknown ones are passed over. */
+        post: operations["retrieve_points"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/metrics": {
         parameters: {
             query?: never;
@@ -598,7 +1010,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show where to begin. */
+        /**
+         * Show where to begin.
+         * @description A client of Qdrant learns the version of its API that is spoken at /collections.
+         */
         get: operations["home"];
         put?: never;
         post?: never;
@@ -887,6 +1302,13 @@ export interface components {
              */
             group_by?: string;
             /**
+             * @description 0 lists by score alone, 1 by the difference to the hits before: one minus the λ of maximal
+             *     marginal relevance. It chooses among the attended, or the 1,000 best of them; as with k, weights
+             *     and answer stay.
+             * @default 0
+             */
+            diversity?: number;
+            /**
              * @description The fields of the payload (dotted), and text fields, to return in `payload`; all of the
              *     payload if absent.
              */
@@ -948,6 +1370,8 @@ export interface components {
              * @default false
              */
             force?: boolean;
+            /** @description Activate only while this version answers; 0 is the untrained one. */
+            expected?: number;
         };
         /**
          * Activated
@@ -982,6 +1406,8 @@ export interface components {
         /**
          * Answer
          * @description The answer to one query: documents by attention, and the value that they give together.
+         *
+         *     Data frames read its hits: `pandas.DataFrame.from_arrow(answer)`, `polars.DataFrame(answer)`.
          *
          *     >>> answer = books.search([1.0, 0.1], mode="soft", value="year", k=1)
          *     >>> len(answer.hits), answer.attended, answer.answered, answer.answer["type"]
@@ -1056,6 +1482,33 @@ export interface components {
             recall?: number;
         };
         /**
+         * AttachRequest
+         * @description An uploaded file to attach; how it is divided is the collection's own setting.
+         */
+        AttachRequest: {
+            file_id: string | number;
+            /** @description Up to 16 texts, numbers and truth values to filter by. */
+            attributes?: {
+                [key: string]: string | boolean | number;
+            };
+        };
+        /**
+         * AttachedFile
+         * @description A document, as a file of a vector store.
+         */
+        AttachedFile: {
+            id: string;
+            vector_store_id: string;
+            /** @description 0 for a document that was not attached as a file. */
+            created_at: number;
+            attributes: {
+                [key: string]: unknown;
+            };
+            usage_bytes: number;
+            status: string;
+            object: string;
+        };
+        /**
          * AttendedShare
          * @description The share of the softmax over all documents that falls to the attended ones.
          *
@@ -1067,6 +1520,16 @@ export interface components {
             high: number;
         };
         /**
+         * AttributeFilter
+         * @description A condition on an attribute, or several with and or or.
+         */
+        AttributeFilter: {
+            type: ("eq" | "ne" | "gt" | "gte" | "lt" | "lte" | "in" | "nin") | ("and" | "or");
+            key?: string;
+            value?: string | boolean | number | (string | boolean | number)[];
+            filters?: components["schemas"]["AttributeFilter"][];
+        };
+        /**
          * BatchAnswers
          * @description The answers in the order of the searches.
          */
@@ -1074,6 +1537,17 @@ export interface components {
             answers: (components["schemas"]["Answer"] | components["schemas"]["FailedSearch"])[];
             took_ms: number;
             matrix?: components["schemas"]["Matrix"];
+        };
+        /**
+         * BatchAttachRequest
+         * @description Uploaded files to attach, with the same attributes or with their own.
+         */
+        BatchAttachRequest: {
+            file_ids?: (string | number)[];
+            files?: components["schemas"]["AttachRequest"][];
+            attributes?: {
+                [key: string]: string | boolean | number;
+            };
         };
         /**
          * BatchRequest
@@ -1101,6 +1575,17 @@ export interface components {
             /** @description Null in an empty bin, like `observed`. */
             predicted: number | null;
             observed: number | null;
+        };
+        /**
+         * ClientError
+         * @description An error as OpenAI's clients read it.
+         */
+        ClientError: {
+            message: string;
+            type: string;
+            /** @description The first field that is wrong. */
+            param: string | null;
+            code: string;
         };
         /**
          * CollectionHit
@@ -1419,6 +1904,47 @@ export interface components {
             };
         };
         /**
+         * Embedded
+         * @description The embedding of one text.
+         */
+        Embedded: {
+            index: number;
+            embedding: number[] | string;
+            object: string;
+        };
+        /**
+         * EmbeddingList
+         * @description Embeddings, in the order of the texts.
+         */
+        EmbeddingList: {
+            data: components["schemas"]["Embedded"][];
+            model: string;
+            usage: components["schemas"]["TokenUsage"];
+            object: string;
+        };
+        /**
+         * EmbeddingsRequest
+         * @description Texts to embed.
+         */
+        EmbeddingsRequest: {
+            /** @description A text, or up to 2,048. One longer than the encoder reads has the mean of its passages. */
+            input: string | string[];
+            /** @description An encoder, or a collection for its keys: embeddings as its active version projects them. */
+            model: string;
+            /**
+             * @description float is the default; base64 is of float32, the lowest byte first.
+             * @enum {string}
+             */
+            encoding_format?: "float" | "base64";
+            /**
+             * @description Fewer numbers than the model has: only of a collection whose projection is of the kind pca or
+             *     lsi, which orders them.
+             */
+            dimensions?: number;
+            /** @description query, or search_query: the texts are queries; documents if absent. */
+            input_type?: string;
+        };
+        /**
          * ExampleItem
          * @description An example, or a target: exactly one of id, text and vector.
          */
@@ -1566,6 +2092,11 @@ export interface components {
          */
         FeedbackRequest: {
             items: components["schemas"]["FeedbackItem"][];
+            /**
+             * @description Delete the feedback stored before, in the same step.
+             * @default false
+             */
+            delete_stored?: boolean;
         };
         /**
          * FieldError
@@ -1574,6 +2105,29 @@ export interface components {
         FieldError: {
             field: string;
             reason: string;
+        };
+        /**
+         * FileBatch
+         * @description Files that were attached together; the answer comes once all are.
+         */
+        FileBatch: {
+            id: string;
+            vector_store_id: string;
+            created_at: number;
+            file_counts: components["schemas"]["FileCounts"];
+            status: string;
+            object: string;
+        };
+        /**
+         * FileCounts
+         * @description Files by state: all are completed.
+         */
+        FileCounts: {
+            completed: number;
+            total: number;
+            in_progress: number;
+            failed: number;
+            cancelled: number;
         };
         /**
          * Health
@@ -1766,6 +2320,11 @@ export interface components {
              * @default null
              */
             liked_from?: number | null;
+            /**
+             * @description Delete the interactions stored before, in the same step.
+             * @default false
+             */
+            delete_stored?: boolean;
         };
         /**
          * Job
@@ -1839,6 +2398,57 @@ export interface components {
             before: number | null;
             /** @description The number of documents in the collection. */
             documents: number;
+        };
+        /**
+         * KnowledgeRecord
+         * @description A document.
+         */
+        KnowledgeRecord: {
+            /** @description Its text; without one its title. */
+            content: string;
+            /** @description Confidence × weight, from 0 to 1: the share of the attention that the document has. */
+            score: number;
+            title: string;
+            /** @description Its payload, with its id as `_id` and its value as `value`. */
+            metadata: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * KnowledgeRecords
+         * @description The documents that answer, best first; none where nothing answers.
+         */
+        KnowledgeRecords: {
+            records: components["schemas"]["KnowledgeRecord"][];
+        };
+        /**
+         * KnowledgeRequest
+         * @description A question to a collection; nothing at all is what Dify sends to try an address.
+         */
+        KnowledgeRequest: {
+            /**
+             * @description The collection, or an alias of it.
+             * @example books
+             */
+            knowledge_id?: string;
+            query?: string;
+            retrieval_setting?: components["schemas"]["RetrievalSetting"];
+            metadata_condition?: components["schemas"]["MetadataCondition"];
+        };
+        /**
+         * ListQuery
+         * @description The part of a list to return, in the order in which its members came.
+         */
+        ListQuery: {
+            /** @default 20 */
+            limit?: number;
+            /** @description The id of the last member of the page before. */
+            after?: string;
+            /**
+             * @description The first to come is the first; there is no other order.
+             * @constant
+             */
+            order?: "asc";
         };
         /**
          * ListingRequest
@@ -1967,6 +2577,27 @@ export interface components {
             share: number;
         };
         /**
+         * MetadataComparison
+         * @description A comparison of one field of value or payload, or of several, of which one is enough.
+         */
+        MetadataComparison: {
+            /** @example year */
+            name: string | string[];
+            /** @enum {string} */
+            comparison_operator: "contains" | "not contains" | "start with" | "end with" | "is" | "is not" | "in" | "not in" | "empty" | "not empty" | "=" | "≠" | ">" | "<" | "≥" | "≤" | "before" | "after";
+            /** @description A text that is written like a number is compared as a number, too. */
+            value?: string | number | (string | number)[];
+        };
+        /**
+         * MetadataCondition
+         * @description Comparisons that all hold, or of which one does.
+         */
+        MetadataCondition: {
+            /** @default and */
+            logical_operator?: ("and" | "or") | null;
+            conditions?: components["schemas"]["MetadataComparison"][];
+        };
+        /**
          * MixturePart
          * @description One part of a mixture, which attends by itself.
          */
@@ -2011,6 +2642,14 @@ export interface components {
             weight?: number;
         });
         /**
+         * ModelList
+         * @description The models that serve here.
+         */
+        ModelList: {
+            data: components["schemas"]["ServedModel"][];
+            object: string;
+        };
+        /**
          * NearestValue
          * @description The stored document whose value is nearest to a blended vector.
          */
@@ -2019,6 +2658,17 @@ export interface components {
             value: unknown;
             cosine: number;
             distance: number;
+        };
+        /**
+         * ObjectList
+         * @description A page of a list.
+         */
+        ObjectList: {
+            data: (components["schemas"]["StoredFile"] | components["schemas"]["VectorStore"] | components["schemas"]["AttachedFile"])[];
+            has_more: boolean;
+            first_id: string | null;
+            last_id: string | null;
+            object: string;
         };
         /**
          * PlainSearch
@@ -2133,6 +2783,13 @@ export interface components {
              */
             group_by?: string;
             /**
+             * @description 0 lists by score alone, 1 by the difference to the hits before: one minus the λ of maximal
+             *     marginal relevance. It chooses among the attended, or the 1,000 best of them; as with k, weights
+             *     and answer stay.
+             * @default 0
+             */
+            diversity?: number;
+            /**
              * @description The fields of the payload (dotted), and text fields, to return in `payload`; all of the
              *     payload if absent.
              */
@@ -2183,6 +2840,82 @@ export interface components {
             collection?: string;
         };
         /**
+         * PointCount
+         * @description The points to count, exactly.
+         */
+        PointCount: {
+            /** @description Conditions on payload and value, such as {"year": {"gte": 1900}}. */
+            filter?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            };
+            exact?: boolean;
+        };
+        /**
+         * PointList
+         * @description Points by their ids.
+         */
+        PointList: {
+            with_payload?: boolean | string[] | {
+                [key: string]: string[];
+            };
+            /** @description false: a document may have several keys, and none is returned. */
+            with_vector?: boolean | string[];
+            ids: (number | string)[];
+        };
+        /**
+         * PointQueries
+         * @description Several searches.
+         */
+        PointQueries: {
+            searches: components["schemas"]["PointQuery"][];
+        };
+        /**
+         * PointQuery
+         * @description A search by a vector, or by the id of a point, which is not listed itself.
+         */
+        PointQuery: {
+            with_payload?: boolean | string[] | {
+                [key: string]: string[];
+            };
+            /** @description false: a document may have several keys, and none is returned. */
+            with_vector?: boolean | string[];
+            query: components["schemas"]["JsonValue"];
+            /** @description Conditions on payload and value, such as {"year": {"gte": 1900}}. */
+            filter?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            };
+            /** @default 10 */
+            limit?: number;
+            offset?: number;
+            /** @description The least score: confidence × weight, from 0 to 1. */
+            score_threshold?: number;
+            /** @description Nothing: vectors have no name here. */
+            using?: string;
+            /** @description Passed over: the settings of a collection say how exact a search is. */
+            params?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            };
+        };
+        /**
+         * PointScroll
+         * @description A page of points.
+         */
+        PointScroll: {
+            with_payload?: boolean | string[] | {
+                [key: string]: string[];
+            };
+            /** @description false: a document may have several keys, and none is returned. */
+            with_vector?: boolean | string[];
+            /** @description Conditions on payload and value, such as {"year": {"gte": 1900}}. */
+            filter?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            };
+            /** @default 10 */
+            limit?: number;
+            /** @description `next_page_offset` of the page before, with the same filter. */
+            offset?: string;
+        };
+        /**
          * Predicted
          * @description The predicted values of some targets for a user.
          */
@@ -2223,6 +2956,13 @@ export interface components {
             instance?: string;
             /** @description The fields that are wrong. */
             errors?: components["schemas"]["FieldError"][];
+            /**
+             * @description The class of the error in Python, such as UnknownDocument, which says more than `type`;
+             *     absent where the error is not one of the library's.
+             */
+            code?: string;
+            /** @description The same in OpenAI's form, at its paths. */
+            error?: components["schemas"]["ClientError"];
         };
         /**
          * ProfileItem
@@ -2249,6 +2989,27 @@ export interface components {
                 [key: string]: number;
             };
             projections: components["schemas"]["StoredProjection"][];
+        };
+        /**
+         * QdrantError
+         * @description An error in Qdrant's form.
+         */
+        QdrantError: {
+            /** @description What is wrong, and what to do, as `error`. */
+            status: {
+                [key: string]: string;
+            };
+            time: number;
+        };
+        /**
+         * QdrantReply
+         * @description An answer in Qdrant's form.
+         */
+        QdrantReply: {
+            result: unknown;
+            /** @description Seconds. */
+            time: number;
+            status: string;
         };
         /**
          * Query
@@ -2380,6 +3141,47 @@ export interface components {
             weight?: number;
         });
         /**
+         * RankAnswer
+         * @description Documents, best first.
+         */
+        RankAnswer: {
+            results: components["schemas"]["RerankResult"][];
+            meta: components["schemas"]["RankMeta"];
+            id: string;
+        };
+        /**
+         * RankMeta
+         * @description The version of Cohere's form.
+         */
+        RankMeta: {
+            api_version: {
+                [key: string]: string;
+            };
+        };
+        /**
+         * RankRequest
+         * @description Texts to put in order for a query.
+         */
+        RankRequest: {
+            /**
+             * @description A collection, whose learned projection, words and no-answer score then count; or an
+             *     encoder.
+             */
+            model: string;
+            query: string;
+            /** @description Texts, or objects with a `text`. */
+            documents: (string | {
+                [key: string]: unknown;
+            })[];
+            /** @description The number to return; all if absent. */
+            top_n?: number;
+            /**
+             * @description Return the texts, too.
+             * @default false
+             */
+            return_documents?: boolean | null;
+        };
+        /**
          * RankedDocument
          * @description A document's id, the beginning of its text, and its grade (null: not judged).
          */
@@ -2387,6 +3189,21 @@ export interface components {
             id: string;
             text: string;
             grade: number | null;
+        };
+        /**
+         * RankedText
+         * @description The text of a ranked document.
+         */
+        RankedText: {
+            text: string;
+        };
+        /**
+         * RankingOptions
+         * @description The score that is enough.
+         */
+        RankingOptions: {
+            /** @default 0 */
+            score_threshold?: number | null;
         };
         /**
          * ReadRequest
@@ -2568,6 +3385,28 @@ export interface components {
             ece: number;
         };
         /**
+         * Removed
+         * @description What was deleted.
+         */
+        Removed: {
+            id: string;
+            object: string;
+            deleted: boolean;
+        };
+        /**
+         * RerankResult
+         * @description A document's place in the request, and how well it answers the query.
+         */
+        RerankResult: {
+            index: number;
+            /**
+             * @description From 0 to 1, comparable between queries. Of a trained collection it is the weight that the
+             *     document alone has beside the no-answer score; else (1 + cosine) / 2.
+             */
+            relevance_score: number;
+            document?: components["schemas"]["RankedText"];
+        };
+        /**
          * Restored
          * @description The figures of a restored collection, and the time of its snapshot.
          */
@@ -2577,6 +3416,19 @@ export interface components {
             documents: number;
             keys: number;
             change: number;
+        };
+        /**
+         * RetrievalSetting
+         * @description The documents to return.
+         */
+        RetrievalSetting: {
+            /** @default 4 */
+            top_k?: number;
+            /**
+             * @description The least score of a record.
+             * @default 0
+             */
+            score_threshold?: number | null;
         };
         /**
          * RollbackRequest
@@ -2710,6 +3562,13 @@ export interface components {
              */
             group_by?: string;
             /**
+             * @description 0 lists by score alone, 1 by the difference to the hits before: one minus the λ of maximal
+             *     marginal relevance. It chooses among the attended, or the 1,000 best of them; as with k, weights
+             *     and answer stay.
+             * @default 0
+             */
+            diversity?: number;
+            /**
              * @description The fields of the payload (dotted), and text fields, to return in `payload`; all of the
              *     payload if absent.
              */
@@ -2760,6 +3619,17 @@ export interface components {
             vector?: number[];
         };
         /**
+         * ServedModel
+         * @description An encoder, or a collection (as `owned_by` says).
+         */
+        ServedModel: {
+            id: string;
+            owned_by: string;
+            /** @description Not known. */
+            created: number;
+            object: string;
+        };
+        /**
          * SettingsChange
          * @description Settings that may change while the collection holds documents; null restores a default.
          */
@@ -2787,6 +3657,61 @@ export interface components {
             values?: components["schemas"]["JsonValue"];
         };
         /**
+         * StoreAnswer
+         * @description The documents found, best first.
+         */
+        StoreAnswer: {
+            search_query: string[];
+            data: components["schemas"]["StoreHit"][];
+            /** @description Always null: a page is all there is. */
+            next_page: string | null;
+            has_more: boolean;
+            object: string;
+        };
+        /**
+         * StoreHit
+         * @description A document with the passage that matched.
+         */
+        StoreHit: {
+            file_id: string;
+            filename: string;
+            /** @description Confidence × weight, from 0 to 1: the share of the attention that this document has. */
+            score: number;
+            attributes: {
+                [key: string]: unknown;
+            };
+            content: components["schemas"]["TextContent"][];
+        };
+        /**
+         * StoreRequest
+         * @description The vector store to create.
+         */
+        StoreRequest: {
+            /** @description Its title. The id is made of it, as a collection's name. */
+            name?: string;
+            description?: string;
+            metadata?: {
+                [key: string]: string;
+            };
+            file_ids?: (string | number)[];
+            /** @description Not supported: a store does not expire. */
+            expires_after?: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * StoreSearch
+         * @description A search of a vector store.
+         */
+        StoreSearch: {
+            /** @description A text, or several that attend each by itself. */
+            query: string | string[];
+            filters?: components["schemas"]["AttributeFilter"];
+            /** @default 10 */
+            max_num_results?: number;
+            ranking_options?: components["schemas"]["RankingOptions"];
+        };
+        /**
          * StoredExample
          * @description An example as it was added; `query` is None for a vector.
          */
@@ -2798,6 +3723,19 @@ export interface components {
             position: number | null;
             source: string;
             created: string;
+        };
+        /**
+         * StoredFile
+         * @description An uploaded file.
+         */
+        StoredFile: {
+            id: string;
+            bytes: number;
+            created_at: number;
+            filename: string;
+            purpose: string;
+            status: string;
+            object: string;
         };
         /**
          * StoredProjection
@@ -2824,6 +3762,22 @@ export interface components {
             active: boolean;
             /** @enum {string} */
             role: "search" | "recommend" | "predict";
+        };
+        /**
+         * TextContent
+         * @description A passage.
+         */
+        TextContent: {
+            text: string;
+            type: string;
+        };
+        /**
+         * TokenUsage
+         * @description Tokens, estimated at four characters each.
+         */
+        TokenUsage: {
+            prompt_tokens: number;
+            total_tokens: number;
         };
         /**
          * TrainRequest
@@ -2939,6 +3893,25 @@ export interface components {
             id: string;
             value: unknown;
             weight: number;
+        };
+        /**
+         * VectorStore
+         * @description A collection with an encoder, as a vector store.
+         */
+        VectorStore: {
+            id: string;
+            name: string;
+            file_counts: components["schemas"]["FileCounts"];
+            /** @description 0 if the collection was not made in this form. */
+            created_at: number;
+            metadata: {
+                [key: string]: string;
+            };
+            description?: string;
+            status: string;
+            /** @description Not counted. */
+            usage_bytes: number;
+            object: string;
         };
         /**
          * Weighing
@@ -4159,6 +5132,56 @@ export interface operations {
             507: components["responses"]["cannot-write"];
         };
     };
+    list_by_filter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "filter": {
+                 *         "year": {
+                 *           "lt": 1900
+                 *         }
+                 *       },
+                 *       "limit": 1
+                 *     }
+                 */
+                "application/json": components["schemas"]["ListingRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DocumentPage"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
     show_document: {
         parameters: {
             query?: {
@@ -4766,6 +5789,12 @@ export interface operations {
                  *     is a group of its own.
                  */
                 group_by?: string;
+                /**
+                 * @description 0 lists by score alone, 1 by the difference to the hits before: one minus the λ of maximal
+                 *     marginal relevance. It chooses among the attended, or the 1,000 best of them; as with k, weights
+                 *     and answer stay.
+                 */
+                diversity?: number;
                 /**
                  * @description The fields of the payload (dotted), and text fields, to return in `payload`; all of the
                  *     payload if absent.
@@ -5427,6 +6456,8 @@ export interface operations {
             query?: {
                 /** @description Also one that its training has not promoted; its report then says so. */
                 force?: boolean;
+                /** @description Activate only while this version answers; 0 is the untrained one. */
+                expected?: number;
             };
             header?: never;
             path: {
@@ -5561,6 +6592,1671 @@ export interface operations {
             422: components["responses"]["invalid-request"];
             500: components["responses"]["internal-error"];
             503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    list_models: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelList"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            500: components["responses"]["internal-error"];
+        };
+    };
+    embed: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "all-MiniLM-L6-v2",
+                 *       "input": [
+                 *         "A castaway on a ship."
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    rank: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "all-MiniLM-L6-v2",
+                 *       "query": "life on a ship",
+                 *       "documents": [
+                 *         "A castaway is forced to work on a sealing ship.",
+                 *         "A girl in a garden."
+                 *       ],
+                 *       "top_n": 2
+                 *     }
+                 */
+                "application/json": components["schemas"]["RankRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RankAnswer"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    rank_again: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "all-MiniLM-L6-v2",
+                 *       "query": "life on a ship",
+                 *       "documents": [
+                 *         "A castaway is forced to work on a sealing ship.",
+                 *         "A girl in a garden."
+                 *       ],
+                 *       "top_n": 2
+                 *     }
+                 */
+                "application/json": components["schemas"]["RankRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RankAnswer"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    list_files: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description The id of the last member of the page before. */
+                after?: string;
+                /** @description The first to come is the first; there is no other order. */
+                order?: "asc";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ObjectList"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            414: components["responses"]["address-too-long"];
+            422: components["responses"]["invalid-request"];
+            431: components["responses"]["headers-too-large"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    upload_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** Format: binary */
+                    file: string;
+                    /** @default assistants */
+                    purpose?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredFile"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    show_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of an uploaded file.
+                 * @example file-1
+                 */
+                file: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredFile"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+        };
+    };
+    delete_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of an uploaded file.
+                 * @example file-1
+                 */
+                file: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Removed"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    list_vector_stores: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description The id of the last member of the page before. */
+                after?: string;
+                /** @description The first to come is the first; there is no other order. */
+                order?: "asc";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ObjectList"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            414: components["responses"]["address-too-long"];
+            422: components["responses"]["invalid-request"];
+            431: components["responses"]["headers-too-large"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    create_vector_store: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "Sea novels"
+                 *     }
+                 */
+                "application/json": components["schemas"]["StoreRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VectorStore"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    show_vector_store: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VectorStore"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    delete_vector_store: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Removed"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    search_vector_store: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "query": "life on a ship"
+                 *     }
+                 */
+                "application/json": components["schemas"]["StoreSearch"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoreAnswer"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    list_attached: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description The id of the last member of the page before. */
+                after?: string;
+                /** @description The first to come is the first; there is no other order. */
+                order?: "asc";
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ObjectList"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            414: components["responses"]["address-too-long"];
+            422: components["responses"]["invalid-request"];
+            431: components["responses"]["headers-too-large"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    attach_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "file_id": "file-1",
+                 *       "attributes": {
+                 *         "genre": "sea"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["AttachRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttachedFile"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    show_attached: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+                /**
+                 * @description The id of a document; it may contain slashes.
+                 * @example moby-dick
+                 */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttachedFile"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    detach_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+                /**
+                 * @description The id of a document; it may contain slashes.
+                 * @example moby-dick
+                 */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Removed"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    attach_files: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "file_ids": [
+                 *         "file-1"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["BatchAttachRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileBatch"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    show_batch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+                /**
+                 * @description The id of a batch of files.
+                 * @example vsfb_1_1700000000
+                 */
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileBatch"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    retrieve_knowledge: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "knowledge_id": "books",
+                 *       "query": "life on a ship",
+                 *       "retrieval_setting": {
+                 *         "top_k": 3
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["KnowledgeRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KnowledgeRecords"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    list_qdrant_collections: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+        };
+    };
+    show_qdrant_collection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The state of the data forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The request is invalid. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The encoder is not available. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+        };
+    };
+    exists_in_qdrant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The state of the data forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The request is invalid. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The encoder is not available. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+        };
+    };
+    query_points: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "query": [
+                 *         1,
+                 *         0.2,
+                 *         0
+                 *       ],
+                 *       "limit": 2
+                 *     }
+                 */
+                "application/json": components["schemas"]["PointQuery"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description The request cannot be read. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The state of the data forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Larger than a limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The body is not sent as JSON. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The request is invalid. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The encoder is not available. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+        };
+    };
+    query_points_batch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "searches": [
+                 *         {
+                 *           "query": [
+                 *             1,
+                 *             0.2,
+                 *             0
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["PointQueries"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description The request cannot be read. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The state of the data forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Larger than a limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The body is not sent as JSON. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The request is invalid. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The encoder is not available. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+        };
+    };
+    scroll_points: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "filter": {
+                 *         "must": [
+                 *           {
+                 *             "key": "year",
+                 *             "range": {
+                 *               "gte": 1800
+                 *             }
+                 *           }
+                 *         ]
+                 *       },
+                 *       "limit": 2
+                 *     }
+                 */
+                "application/json": components["schemas"]["PointScroll"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description The request cannot be read. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The state of the data forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Larger than a limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The body is not sent as JSON. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The request is invalid. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The encoder is not available. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+        };
+    };
+    count_points: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "filter": {}
+                 *     }
+                 */
+                "application/json": components["schemas"]["PointCount"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description The request cannot be read. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The state of the data forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Larger than a limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The body is not sent as JSON. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The request is invalid. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The encoder is not available. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+        };
+    };
+    retrieve_points: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "ids": [
+                 *         "moby-dick"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["PointList"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantReply"];
+                };
+            };
+            /** @description The request cannot be read. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description A key is needed. */
+            401: {
+                headers: {
+                    /** @description The way to send a key. */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not allowed. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Not found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The state of the data forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description Larger than a limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The body is not sent as JSON. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The request is invalid. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The server failed. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
+            /** @description The encoder is not available. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QdrantError"];
+                };
+            };
         };
     };
     metrics: {
