@@ -62,7 +62,7 @@ test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a M
 	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py
 
 test-judges: $(JUDGES)/installed  ## Run the suites and clients of other projects over the connectors
-	$(JUDGES)/bin/python -m pytest -q -c tests/judges/pytest.ini --rootdir=. tests/judges
+	$(JUDGES)/bin/python -m pytest -q -c tests/judges/pytest.ini --rootdir=. --confcutdir=. tests/judges
 
 soak: $(VENV)/installed-tests  ## Ten minutes of load, 200 kills under load, then each operation let fail at each stage
 	$(BIN)/python -m tests.soak --minutes 10 --kills 200
