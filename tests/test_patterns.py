@@ -46,7 +46,7 @@ ENDS = "classes that follow each other share no character, so that each has one 
 NAME = Worst("at most 64 characters", ("a", "a|-|!"))
 
 PATTERNS = {
-    "attend/collection/data.py NAME_PATTERN": NAME,
+    "attend/api/base.py NAME_PATTERN": NAME,
     "attend/write/build.py (\\d{1,6})/(\\d{1,6})": Worst("at most 13 characters", ("1", "1/|1|")),
     "attend/collection/data.py _ADDRESS": Worst("tried at one place", ("a", "a://", "a|:|/")),
     "attend/engines/local.py LEFT_BEHIND": Worst("at most 24 characters", ("making-|a|",)),
@@ -58,6 +58,20 @@ PATTERNS = {
     "attend_milvus/server.py [A-Za-z][A-Za-z0-9]{0,31}": Worst("at most 32 characters"),
     "attend_milvus/server.py pattern": Worst(f"{NOT_INPUT}: options of the command line"),
     "attend/exchange/backup.py NAME_PATTERN": NAME,
+    "attend/connect/transport.py https?://[^/\\s]": Worst("at most 9 characters", ("h",)),
+    "attend/connect/mteb.py [^A-Za-z0-9_-]": Worst(ONE, ("a", "é")),
+    "attend/connect/haystack_filters.py DATE": Worst(
+        f"{NOT_INPUT}: of programs; parts of fixed length, and one run to the end"
+    ),
+    "attend/core/frames.py _SURROGATE": Worst(ONE, ("\ud800", "a")),
+    "attend_service/routes/dify.py NUMBER": Worst("at most 38 characters", ("1", "1.|1|")),
+    "attend_service/routes/qdrant.py 0|[1-9][0-9]{0,19}": Worst("at most 20 characters", ("1",)),
+    "attend_service/routes/qdrant.py UUID_FORM": Worst("36 characters", ("a", "0-")),
+    "attend_service/routes/qdrant.py [^\\W_]+": Worst(RUN, ("a", "a_", "_")),
+    "attend_service/routes/vector_stores.py [^A-Za-z0-9_]+": Worst(RUN, ("a", "-", "a-")),
+    "attend_service/routes/vector_stores.py vsfb_(\\d{1,4})_(\\d{1,12})": Worst(
+        "at most 22 characters", ("1", "vsfb_|1|")
+    ),
     "attend/search/foreign.py _WORD": Worst(RUN, ("a", "a ", " ")),
     "attend/search/foreign.py _SENTENCE_END": Worst(
         "a run of blanks begins after a sign, once, and nothing follows it",
@@ -190,6 +204,9 @@ def uses() -> dict[str, list[Use]]:
                 name, method = node.value.id, node.attr
                 if name in compiled and method in METHODS:
                     path = compiled[name]
+                    if PATTERNS.get(f"{path} {name}", NAME).reason.startswith(NOT_INPUT):
+                        found.setdefault(f"{path} {name}", [])
+                        continue
                     found[f"{path} {name}"].append(Use(getattr(module_of(path), name), method))
     return dict(found)
 

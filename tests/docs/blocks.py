@@ -17,7 +17,7 @@ PAGES = {
 }
 """Every page by its path from the root of the project."""
 
-SHELL, PYTHON = "sh", "python"
+SHELL, PYTHON, TYPESCRIPT = "sh", "python", "ts"
 OUTPUTS = ("text", "json")
 """Languages of a block that shows what the block directly above it prints."""
 

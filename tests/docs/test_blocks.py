@@ -14,6 +14,7 @@ from tests.docs.blocks import (
     PAGES,
     PYTHON,
     SHELL,
+    TYPESCRIPT,
     blocks,
     difference,
     read,
@@ -74,7 +75,7 @@ def test_a_block_says_what_it_is_and_why_it_is_not_run(name: str) -> None:
         elif block.language == "toml":
             tomllib.loads(block.code)
         elif not block.language.startswith("{"):
-            assert block.language in (SHELL, PYTHON, *OUTPUTS), where
+            assert block.language in (SHELL, PYTHON, TYPESCRIPT, *OUTPUTS), where
         assert block.reason is None or len(block.reason.split()) > 2, where
 
 

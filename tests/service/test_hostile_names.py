@@ -146,7 +146,9 @@ def attempt(connection: http.client.HTTPConnection, key: str, operation: Operati
     # A long body leaves time between the check of the key and the view.
     content = None if operation.body is None else json.dumps(example) + " " * 300_000
     headers = {"X-Api-Key": key, "Content-Type": operation.upload or "application/json"}
-    path = operation.path.format(collection="current", id="one", version=1)
+    path = operation.path.format(
+        collection="current", id="one", version=1, file="one", batch="vsfb_1_1"
+    )
     connection.request(operation.method, path, content, headers)
     response = connection.getresponse()
     answer = response.read()

@@ -296,4 +296,7 @@ def same_question(query: QueryInput) -> str | bytes:
     >>> same_question([1, 0]) == same_question((1.0, 0.0))
     True
     """
-    return query if isinstance(query, str) else np.asarray(query, dtype=np.float32).tobytes()
+    if isinstance(query, str):
+        return query
+    with np.errstate(over="ignore"):  # it is refused where it is embedded
+        return np.asarray(query, dtype=np.float32).tobytes()

@@ -51,7 +51,7 @@ def _either(values: Sequence[Any]) -> list[Any]:
 
 def _listed(value: Any) -> list[Any]:
     """Return several values; in a text, which a variable of Dify's may be, commas part them."""
-    return re.split(r"\s*,\s*", value.strip()) if isinstance(value, str) else value
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _date(sign: str, value: Any) -> list[Any]:

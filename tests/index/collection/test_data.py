@@ -385,7 +385,7 @@ assert all("closed while it was in use" in each for each in errors), set(errors)
 """
 
 
-@pytest.mark.parametrize("where", ["http://localhost:8000", "HTTPS://x.org/a", "file:///tmp/a"])
+@pytest.mark.parametrize("where", ["shelf://localhost:8000", "FTP://x.org/a", "file:///tmp/a"])
 def test_an_address_is_no_folder(tmp_path, monkeypatch, where):
     monkeypatch.chdir(tmp_path)
     for named in (where, Path(where)):
