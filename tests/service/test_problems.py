@@ -217,3 +217,12 @@ def test_what_is_stored_is_given_back(
         search = {"query": [1, 1, 1], "k": 1, "mask": {"only": [id]}}
         hit = books.post(SEARCH, json=search).get_json()["hits"][0]
         assert (hit["id"], hit["value"], hit["payload"]) == (str(id), value, payload)
+
+
+def test_a_vector_beyond_float32_is_refused_where_versions_are_compared(books: FlaskClient) -> None:
+    """An overflow is a warning of NumPy, which tests take for an error."""
+    items = [{"query": {"vector": [1e39] * 3}, "id": "moby-dick", "label": 1}]
+    body = {"before": 1, "items": items}
+    response = books.post("/v1/collections/books/compare", json=body)
+    assert response.status_code == 422
+    assert "a number beyond 1e+15" in response.get_json()["detail"]
