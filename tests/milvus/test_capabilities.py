@@ -15,6 +15,9 @@ from tests.milvus.contract import WIDTH
 from tests.milvus.differences import PROBED_ELSEWHERE, PROBES, QUERY, both, meanings, table
 from tests.places import ROOT
 
+ENGINES = pytest.mark.parametrize("library", ["local", "milvus"], indirect=True, scope="package")
+"""A server has no engine of its own."""
+
 UNBOUNDED = 100_000
 """Bytes that an engine without a bound of its own takes."""
 
@@ -32,6 +35,7 @@ def test_every_capability_is_explained_and_probed() -> None:
     assert not PROBES.keys() & PROBED_ELSEWHERE.keys()
 
 
+@ENGINES
 @pytest.mark.parametrize("name", PROBES)
 def test_what_is_declared_is_done_and_all_else_refused(
     library: Data, filled: Collection, tmp_path: Path, name: str
@@ -48,6 +52,7 @@ def test_what_is_declared_is_done_and_all_else_refused(
         assert re.fullmatch(r"[A-Z].* are not supported by the engine \w+; .*\.", str(refused))
 
 
+@ENGINES
 def test_attended_sets_have_the_declared_bound(library: Data, filled: Collection) -> None:
     most = library.capabilities.attend_most
     filled.search(QUERY, attend=most or UNBOUNDED)
@@ -56,6 +61,7 @@ def test_attended_sets_have_the_declared_bound(library: Data, filled: Collection
             filled.search(QUERY, attend=most + 1)
 
 
+@ENGINES
 @pytest.mark.parametrize("name", ["text_bytes", "content_bytes"])
 def test_documents_have_the_declared_bound(
     library: Data, filled: Collection, texts: Collection, name: str
@@ -79,6 +85,7 @@ def test_documents_have_the_declared_bound(
         texts.delete(["large"])
 
 
+@ENGINES
 def test_documents_are_listed_in_the_declared_order(library: Data, empty: Collection) -> None:
     ids = [f"z{at}" for at in range(20, 0, -1)]
     empty.upsert([{"id": id, "vector": [1.0] * WIDTH} for id in ids])
@@ -89,6 +96,7 @@ def test_documents_are_listed_in_the_declared_order(library: Data, empty: Collec
         assert listed == ids
 
 
+@ENGINES
 def test_info_says_which_engine_it_is(library: Data, filled: Collection) -> None:
     assert filled.capabilities is library.capabilities
     assert filled.search(QUERY).exact
