@@ -47,7 +47,7 @@ TODAY: dict[str, int] = {
     "attend/encoder": 1178,
     "attend/engines": 783,
     "attend/exchange": 823,
-    "attend/keys": 1121,
+    "attend/keys": 1124,
     "attend/learning": 4467,
     "attend/measure": 944,
     "attend/recommend": 1022,
