@@ -202,6 +202,24 @@ def test_any_width_is_quantised(tmp_path, width):
     assert found_share(found, truth(keys[:50], keys)) >= manifest.index["recall"] - SHORT
 
 
+def test_more_candidates_are_measured_where_fewer_find_too_little(tmp_path, vectors, monkeypatch):
+    """The factors beyond the usual ones are tried by a target that these miss, and by no other."""
+    monkeypatch.setattr(vectors_module, "FACTORS", (2, 4, 8, 16))
+    monkeypatch.setattr(vectors_module, "USUAL", 2)
+
+    def factors(recall: float) -> set[int]:
+        folder = tmp_path / str(recall)
+        ids = np.arange(KEYS)
+        wanted = IndexTarget(recall=recall, exact_below=1)
+        manifest = indexes(folder).publish(
+            [KeyTable.of_keys(vectors, ids, ids)], 1, 0, KNOWN.append, wanted
+        )
+        return {point[1] for point in manifest.index["points"]}
+
+    assert factors(0.5) == {2}
+    assert max(factors(0.9)) > 2
+
+
 # -- a collection over it ----------------------------------------------------------------------
 
 
