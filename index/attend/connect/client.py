@@ -48,6 +48,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 TAR = "application/x-tar"
 MANY = 500  # documents, whose encoding takes seconds
 POLL_SECONDS = 0.5
+SNAPSHOT_SECONDS = 1200.0
+"""To wait for a snapshot to be taken, or restored."""
 
 
 class RemoteLibrary:
@@ -158,15 +160,20 @@ class RemoteLibrary:
         path = Path(path)
         part = path.with_name(path.name + ".part")
         address = f"{_address(name)}/snapshot"
-        with self.server.download("POST", address) as pieces, part.open("wb") as file:
-            file.writelines(pieces)
-        part.replace(path)
+        try:
+            opened = self.server.download("POST", address, SNAPSHOT_SECONDS)
+            with opened as pieces, part.open("wb") as file:
+                file.writelines(pieces)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
 
     def restore_snapshot(self, name: str, path: str | Path, *, progress: Progress = None) -> None:
         """Make a collection of a snapshot, which is sent as it is read and proved on the server."""
         address = f"{_address(name)}/snapshot"
         with reported(progress) as report:
-            self.server.send("PUT", address, Path(path), media=TAR, report=report)
+            options: dict[str, Any] = {"report": report, "timeout": SNAPSHOT_SECONDS}
+            self.server.send("PUT", address, Path(path), media=TAR, **options)
 
 
 class RemoteCollection:

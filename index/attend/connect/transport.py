@@ -40,6 +40,8 @@ IDLE_SECONDS = 15.0
 PIECE = 1 << 20
 """Bytes of a large body between two reports of progress."""
 
+JSON = "application/json"
+
 BUSY = frozenset({429, 502, 503, 504})
 
 BY_STATUS: Mapping[int, type[errors.AttendError]] = {
@@ -127,7 +129,7 @@ class RemoteServer:
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        headers = {"Accept": "application/json", "User-Agent": "attend-client"}
+        headers = {"Accept": JSON, "User-Agent": "attend-client"}
         if api_key is not None:
             headers["Authorization"] = f"Bearer {api_key}"
         if not re.match(r"https?://[^/\s]", url):
@@ -141,7 +143,6 @@ class RemoteServer:
             limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS),
             transport=transport,
         )
-        self._timeout = timeout
 
     def close(self) -> None:
         self._http.close()
@@ -166,7 +167,7 @@ class RemoteServer:
         body: bytes | Path | None = None,
         *,
         reads: bool = False,
-        media: str = "application/json",
+        media: str = JSON,
         **options: Any,
     ) -> Any:
         """Send a request, perhaps several times, and return its answer, read from JSON.
@@ -199,8 +200,10 @@ class RemoteServer:
                 time.sleep(wait * random.uniform(0.5, 1.0))
                 wait *= 2
                 continue
-            if response.is_success:
-                return orjson.loads(response.content) if response.content else None
+            if response.is_success and not response.content:
+                return None
+            if response.is_success and response.headers.get("Content-Type", "").startswith(JSON):
+                return orjson.loads(response.content)
             problem = self._problem(response)
             is_refused = response.status_code == HTTPStatus.TOO_MANY_REQUESTS
             pause = _seconds(response.headers.get("Retry-After"), wait)
@@ -212,9 +215,10 @@ class RemoteServer:
         raise AssertionError("unreachable")
 
     @contextmanager
-    def download(self, method: str, path: str) -> Iterator[Iterator[bytes]]:
+    def download(self, method: str, path: str, timeout: float) -> Iterator[Iterator[bytes]]:
         """Open a long answer, whose pieces come as they are read."""
-        with self._sending(method, path, True), self._http.stream(method, path) as response:
+        opened = self._http.stream(method, path, timeout=timeout)
+        with self._sending(method, path, True), opened as response:
             if not response.is_success:
                 response.read()
                 raise self._problem(response)
@@ -237,7 +241,7 @@ class RemoteServer:
         except httpx2.TransportError as error:
             place = f"{method} {path} at {self.url}"
             is_late = isinstance(error, httpx2.TimeoutException)
-            fate = f"had no answer within {self._timeout:g} s" if is_late else "lost its connection"
+            fate = "had no answer in time" if is_late else "lost its connection"
             if not reads:
                 raise errors.Unconfirmed(
                     f"{place} {fate}, and may have been stored. Look before you send it again."
@@ -250,7 +254,7 @@ class RemoteServer:
 
     def _problem(self, response: httpx2.Response) -> errors.AttendError:
         try:
-            problem = orjson.loads(response.content)
+            problem = None if response.is_success else orjson.loads(response.content)
         except orjson.JSONDecodeError:
             problem = None
         if not isinstance(problem, Mapping) or "detail" not in problem:
