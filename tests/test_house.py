@@ -42,7 +42,7 @@ TODAY: dict[str, int] = {
     "attend/api": 1683,
     "attend/cli": 1630,
     "attend/collection": 1000,
-    "attend/connect": 1893,
+    "attend/connect": 1902,
     "attend/core": 950,
     "attend/encoder": 1178,
     "attend/engines": 783,
