@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SearchKeywords,
         TrainKeywords,
     )
+    from attend.collection.collection import Collection
 
 Content = TypeVar("Content", bound=Reply)
 
@@ -191,7 +192,7 @@ class RemoteCollection:
         return read(api.Answer, self._ask("/search", {"query": query, **options}))
 
     def search_many(self, requests: Sequence[Any]) -> list[api.Answer]:
-        """api.Answer several searches together: one call of the encoder for all."""
+        """Answer several searches together: one call of the encoder for all."""
         return self._batch(requests)[0]
 
     def matrix(self, requests: Sequence[Any]) -> api.Matrix:
@@ -296,8 +297,8 @@ class RemoteCollection:
         if hasattr(documents, "__arrow_c_stream__"):
             body, media, count = _arrow(documents), ARROW, MANY
         else:
-            listed = [_spelled_out(document) for document in documents]
-            body, media, count = to_json({"documents": listed}), "application/json", len(listed)
+            plain = [_spelled_out(document) for document in documents]
+            body, media, count = to_json({"documents": plain}), "application/json", len(plain)
         with reported(progress if count >= MANY else progress or False) as report:
             path = f"{self._path}/documents"
             reply = self._server.send("POST", path, body, media=media, report=report)
@@ -320,16 +321,6 @@ class RemoteCollection:
         documents = [_stored(document) for document in page["documents"]]
         return Page(documents, page["next"], page["total"], page.get("hints"))
 
-    def _scroll(self, filter: Mapping[str, Json] | None = None) -> Iterator[StoredDocument]:
-        """Yield all documents that pass a filter, page by page."""
-        following: str | None = None
-        while True:
-            page = self.page(filter, cursor=following, limit=MAX_PAGE)
-            yield from page.documents
-            following = page.next
-            if following is None:
-                return
-
     def facets(
         self, fields: Sequence[str], filter: Mapping[str, Json] | None = None, *, limit: int = 10
     ) -> Facets:
@@ -340,7 +331,7 @@ class RemoteCollection:
 
     def ids(self) -> set[str]:
         """Return the ids of all documents."""
-        return {document.id for document in self._scroll()}
+        return {document.id for document in listed(self)}
 
     def delete_matching(self, filter: Mapping[str, Json]) -> int:
         """Delete what passes a filter, all or none, and return the number of deleted documents."""
@@ -366,18 +357,18 @@ class RemoteCollection:
 
     def projections(self) -> list[api.StoredProjection]:
         """Return all versions, the first one first."""
-        listed = self._server.get(f"{self._path}/projections")["projections"]
-        addresses = [f"{self._path}/projections/{version['version']}" for version in listed]
+        versions = self._server.get(f"{self._path}/projections")["projections"]
+        addresses = [f"{self._path}/projections/{version['version']}" for version in versions]
         return [read(api.StoredProjection, self._server.get(address)) for address in addresses]
 
     def activate(self, version: int, expected: int | None = None, *, force: bool = False) -> None:
-        """api.Answer with this projection, in its role, from the next search on."""
+        """Answer with this projection, in its role, from the next search on."""
         options = {"force": "true" if force else "false", "expected": expected}
         sent = {name: value for name, value in options.items() if value is not None}
         self._write("POST", f"/projections/{version}/activate", params=sent)
 
     def rollback(self, role: Role = "search") -> int:
-        """api.Answer as before the last activation in a role; 0 is the untrained version."""
+        """Answer as before the last activation in a role; 0 is the untrained version."""
         reply = self._write("POST", "/projections/rollback", params={"role": role})
         return int(reply["projection"])
 
@@ -399,6 +390,23 @@ class RemoteCollection:
 
     def _write(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         return self._server.write(method, self._path + path, body, **options)
+
+
+def listed(
+    collection: Collection | RemoteCollection, filter: Mapping[str, Json] | None = None
+) -> Iterator[StoredDocument]:
+    """Yield all documents that pass a filter, in the order in which they first came.
+
+    >>> [document.id for document in listed(books, {"year": {"lt": 1900}})]
+    ['whale', 'emma']
+    """
+    cursor = None
+    while True:
+        page = collection.page(filter, limit=MAX_PAGE, cursor=cursor)
+        yield from page.documents
+        cursor = page.next
+        if cursor is None:
+            return
 
 
 def _address(name: str, kind: str = "collections") -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from attend.api.answers import Answer, Hit
-from attend.api.base import MAX_PAGE
+from attend.connect.client import listed as listed
 from attend.core.types import StoredDocument
 
 if TYPE_CHECKING:
@@ -38,21 +38,6 @@ def joined(sign: Literal["$and", "$or"], filters: Sequence[Filter]) -> Filter:
     if filters:
         return {sign: list(filters)}
     return {} if sign == "$and" else {"@id": {"in": []}}
-
-
-def listed(collection: AnyCollection, filter: Filter | None = None) -> Iterator[StoredDocument]:
-    """Yield all documents that pass a filter, in the order in which they first came.
-
-    >>> [document.id for document in listed(books, {"year": {"lt": 1900}})]
-    ['whale', 'emma']
-    """
-    cursor = None
-    while True:
-        page = collection.page(filter, limit=MAX_PAGE, cursor=cursor)
-        yield from page.documents
-        cursor = page.next
-        if cursor is None:
-            return
 
 
 def searched(
