@@ -224,13 +224,19 @@ def test_everyone_learns_where_the_time_went() -> None:
         return spent
 
     with ThreadPoolExecutor(4) as pool:
+        began = time.perf_counter()
         first = pool.submit(joined, 1)
         gate.enter()
+        entered = time.perf_counter()
         second = pool.submit(joined, 2)
         until(lambda: waiting(coalescer, "a") == 1)
+        seen = time.perf_counter()
+        time.sleep(0.02)  # the first works, and the second waits for it
+        held = time.perf_counter() - seen
         gate.open.release(2)
         alone, waited = first.result(WAIT)["queue"], second.result(WAIT)["queue"]
-    assert 0 <= alone < waited
+    assert 0 <= alone <= entered - began
+    assert held <= waited
 
 
 def test_searches_of_many_threads_are_those_of_one_and_see_what_is_written(tmp_path: Path) -> None:
