@@ -24,7 +24,7 @@ from attend.core.errors import (
 )
 from attend.learning import train
 from attend.store.connections import database_error
-from attend_service import security
+from attend_service import security, wsgi
 from attend_service.context import (
     EXTENSION,
     Context,
@@ -79,7 +79,8 @@ def create_app(
         jobs: they run the trainings; if absent, a queue that starts with the first of them.
     """
     settings = settings or ServerSettings()
-    app = Flask("attend_service")  # the gateway answers requests of static files
+    # The gateway answers requests of static files, by this address and without the revision.
+    app = Flask("attend_service", static_url_path=f"{wsgi.PREFIX}{wsgi.revision()}")
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["TRUSTED_HOSTS"] = settings.trusted_host or None
     # Ids may be addresses, https://…: two slashes are not to be made one.

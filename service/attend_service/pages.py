@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from flask import Response, render_template, request
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -63,13 +63,17 @@ DOCUMENT = PageView("/document", "Document", "One document: its texts, its value
 
 
 class StartQuestion(BaseModel):
-    """A question to click, with the field that answers it and a remark for the reader."""
+    """A question to click, with the field that answers it and a remark for the reader.
+
+    Its kind says what it shows: an answer, that nothing answers it, or what learning changed.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     query: Annotated[str, Field(min_length=1, max_length=256)]
     value: Annotated[str, Field(max_length=256)] | None = None
     remark: Annotated[str, Field(max_length=80)] | None = None
+    kind: Literal["ask", "unanswered", "learned"] = "ask"
 
 
 _stored = TypeAdapter(list[StartQuestion])
@@ -116,7 +120,7 @@ def _rendered(template: str, view: PageView, collection: str | None, **more: Any
 
 def store_questions(collection: Collection, questions: Sequence[StartQuestion]) -> None:
     """Store the questions that the start page offers for a collection, in its settings."""
-    dumped: list[Any] = [question.model_dump(exclude_none=True) for question in questions]
+    dumped: list[Any] = [question.model_dump(exclude_defaults=True) for question in questions]
     collection.store.put_settings({SETTING: dumped})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -13,9 +14,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from attend import Data
+from attend_service import wsgi
 from attend_service.wsgi import HEALTH_CONNECTIONS
 from tests import warm
 from tests.service.test_gateway import post, started, until
@@ -278,6 +281,34 @@ def test_static_files_come_with_a_tag_and_are_answered_without_it_again(tmp_path
             assert answers.readline() == b"HTTP/1.1 304 Not Modified\r\n"
         assert server.request("GET", "/static/../api-keys.json")[0] == 404
         assert server.request("GET", "/static/js")[0] == 404
+
+
+def test_static_files_that_name_the_revision_are_kept_and_come_compressed(tmp_path: Path) -> None:
+    address = f"{wsgi.PREFIX}{wsgi.revision()}/js/search.js"
+    with running(tmp_path) as server:
+        plain, packed = (
+            httpx2.get(
+                f"http://{server.host}:{server.port}{address}",
+                headers={"Accept-Encoding": coding},
+            )
+            for coding in ("identity", "gzip")
+        )
+        stale = server.request("GET", f"{wsgi.PREFIX}{'0' * 16}/js/search.js")[0]
+    assert plain.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content == (wsgi.FOLDER / "js/search.js").read_bytes()
+    assert int(packed.headers["content-length"]) < len(plain.content) / 2
+    assert stale == 404
+
+
+def test_libraries_of_others_are_as_they_were_published() -> None:
+    folder = wsgi.FOLDER / "vendor"
+    rows = [line.split("\t") for line in (folder / "vendored.tsv").read_text().splitlines()[1:]]
+    assert {row[0] for row in rows} == {each.name for each in folder.glob("*.js")}
+    for name, _, _, _, digest in rows:
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+        assert (folder / f"{Path(name).stem}.LICENSE.txt").is_file()
 
 
 def open_files(process: int) -> int:

@@ -26,6 +26,7 @@ from attend_service.cli import keys as command
 from attend_service.context import Operation
 from attend_service.keys import FILE, SCOPES, KeyFile, KeyRing, Scope
 from attend_service.routes import all_operations
+from attend_service.wsgi import PREFIX, revision
 from tests.service.test_openapi import filled
 
 OPERATIONS = all_operations()
@@ -226,7 +227,7 @@ def test_a_browser_is_asked_for_its_key_and_a_program_told(
     assert told.content_type == "application/problem+json"
     assert [each.split()[0] for each in told.headers.getlist("WWW-Authenticate")] == ["Bearer"]
     assert "Authorization: Bearer" in told.get_json()["detail"]
-    with client.get("/static/css/base.css") as style:
+    with client.get(f"{PREFIX}{revision()}/css/base.css") as style:
         assert style.status_code == 200
     assert client.get("/nothing/here").status_code == 401
     assert client.post("/healthz").status_code == 401

@@ -3,7 +3,7 @@
 import { get, of, post } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { short } from "./format.js";
-import { drawHit } from "./hits.js";
+import { drawHits } from "./hits.js";
 import { addressOf, read, reopenOnReturn } from "./state.js";
 import { isRecord, isShown, shown } from "./values.js";
 
@@ -71,8 +71,8 @@ function actions(title) {
 
 function drawAlike(hits) {
   byId("more").hidden = !hits.length;
-  const items = hits.map((hit, rank) => drawHit(collection, hit, hit.weight, rank + 1));
-  byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "More like this" }, items));
+  const items = hits.map((hit, rank) => ({ collection, hit, weight: hit.weight, rank: rank + 1 }));
+  drawHits(byId("results"), "More like this", items);
 }
 
 reopenOnReturn();

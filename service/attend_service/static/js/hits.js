@@ -1,7 +1,8 @@
 // The documents, each with its share of the attention as a bar.
 
-import { bar, h } from "./dom.js";
+import { h } from "./dom.js";
 import { number, percent, short } from "./format.js";
+import { Component, Dom, draw, html } from "./html.js";
 import { addressOf } from "./state.js";
 import { isRecord, isShown, plain, shown } from "./values.js";
 
@@ -14,30 +15,40 @@ export function fullBar(weights) {
   return STEPS.find((each) => each >= most) ?? 1;
 }
 
-/** One hit as a list item; `full` is the share of a full bar, and `extra` goes below the hit. */
-export function drawHit(collection, hit, weight, rank, { full = 1, extra = null } = {}) {
+/**
+ * One hit as a keyed item of a list. `full` is the share of a full bar; `extra`, a template or an
+ * element, goes below the hit, and `more` are attributes of the item.
+ */
+export function Hit({ collection, hit, weight, rank, full = 1, extra = null, more = {} }) {
   const { title } = hit;
-  const link = h("a", { href: addressOf("/document", { collection, id: hit.id }) }, short(title, 140));
-  return h(
-    "li",
-    { "data-id": hit.id },
-    h(
-      "div",
-      { class: "weight" },
-      h("div", { class: "share", title: matched(hit) }, h("span", {}, percent(weight)), h("span", { class: "rank" }, String(rank))),
-      bar(weight / full),
-    ),
-    h(
-      "div",
-      { class: "hit" },
-      h("h3", { dir: "auto" }, link),
-      passage(hit.highlight, title),
-      cover(hit),
-      value(hit.value, title),
-      meta(hit, title),
-      extra,
-    ),
-  );
+  return html`<li data-id=${hit.id} ...${more}>
+    <div class="weight">
+      <div class="share" title=${matched(hit)}><span>${percent(weight)}</span><span class="rank">${rank}</span></div>
+      <span class="bar" aria-hidden="true"><i style=${{ "--share": Math.min(1, weight / full) }}></i></span>
+    </div>
+    <div class="hit">
+      <h3 dir="auto"><a href=${addressOf("/document", { collection, id: hit.id })}>${short(title, 140)}</a></h3>
+      ${passage(hit.highlight, title)}
+      <${Once} of=${hit} parts=${() => [cover(hit), value(hit.value, title), meta(hit, title)]} />
+      ${extra instanceof Node ? html`<${Dom} node=${extra} />` : extra}
+    </div>
+  </li>`;
+}
+
+/** Elements made once of a hit, and again only for another one. */
+class Once extends Component {
+  shouldComponentUpdate({ of }) {
+    return of !== this.props.of;
+  }
+
+  render({ parts }) {
+    return parts().filter(Boolean).map((node) => html`<${Dom} node=${node} />`);
+  }
+}
+
+/** A list of hits drawn into its place; `items` are the properties of each. */
+export function drawHits(place, label, items, kind = "hits") {
+  draw(place, html`<ol class=${kind} aria-label=${label}>${items.map((item) => html`<${Hit} key=${item.hit.id} ...${item} />`)}</ol>`);
 }
 
 /** The value; the fields of a record have names of their own. */
@@ -58,7 +69,7 @@ function passage(highlight, title) {
   if (!highlight?.passage || highlight.passage.trim() === title) return null;
   const begun = title.replace(/…$/, "");
   const from = highlight.passage.startsWith(begun) ? [...begun].length : 0;
-  return h("p", { class: "passage", dir: "auto" }, marked(highlight.passage, highlight.spans, from));
+  return html`<p class="passage" dir="auto">${marked(highlight.passage, highlight.spans, from)}</p>`;
 }
 
 /** A text with marks around spans; offsets count characters, as Python does, and not UTF-16. */
@@ -68,7 +79,7 @@ export function marked(text, spans, from = 0) {
   const parts = [];
   let at = from;
   for (const [start, stop] of spans.filter(([start]) => start >= from)) {
-    parts.push(cut(at, start), h("mark", {}, cut(start, stop)));
+    parts.push(cut(at, start), html`<mark>${cut(start, stop)}</mark>`);
     at = stop;
   }
   return [...parts, cut(at)];

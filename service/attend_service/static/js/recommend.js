@@ -3,7 +3,7 @@
 import { get, latest, of, post } from "./api.js";
 import { bar, byId, h, tried } from "./dom.js";
 import { number, percent, plural, short } from "./format.js";
-import { drawHit, fullBar } from "./hits.js";
+import { drawHits, fullBar } from "./hits.js";
 import { queryOf } from "./queries.js";
 import { addressOf, read, reopenOnReturn, write } from "./state.js";
 import { titlesOf } from "./titles.js";
@@ -104,11 +104,10 @@ const ask = latest(async () => {
     const full = fullBar(hits.map((hit) => hit.weight));
     const unnamed = hits.flatMap((hit) => (hit.because ?? []).slice(0, BECAUSE)).filter(({ id }) => id !== undefined && !names.has(id));
     for (const [id, title] of await titlesOf(field("collection").value, unnamed.map(({ id }) => id))) names.set(id, title);
-    const items = hits.map((hit, rank) => drawHit(field("collection").value, hit, hit.weight, rank + 1, { full, extra: because(hit) }));
-    byId("results").replaceChildren(
-      h("p", { class: "quiet" }, `A full bar is ${percent(full)} of the weight.`),
-      h("ol", { class: "hits", "aria-label": "Recommended" }, items),
-    );
+    const items = hits.map((hit, rank) => ({ collection: field("collection").value, hit, weight: hit.weight, rank: rank + 1, full, extra: because(hit) }));
+    const list = h("div");
+    drawHits(list, "Recommended", items);
+    byId("results").replaceChildren(h("p", { class: "quiet" }, `A full bar is ${percent(full)} of the weight.`), list);
     const lost = missing.filter(({ id }) => id !== undefined);
     if (lost.length) throw new Error(`${lost.map(({ id }) => `“${short(id, 40)}”`).join(", ")}: no document has this id; the list is made without.`);
   });

@@ -4,7 +4,7 @@ import { latest, of, post, Problem } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { drawFilters } from "./filters.js";
 import { count, number, plural } from "./format.js";
-import { drawHit } from "./hits.js";
+import { drawHits } from "./hits.js";
 import { tokenPairs } from "./pairs.js";
 import { noAnswer, panel, tail, takesServer } from "./panel.js";
 import { explain, queryOf } from "./queries.js";
@@ -17,6 +17,7 @@ const PATIENCE = 150; // milliseconds after which an answer is late enough to sa
 const form = byId("search");
 const results = byId("results");
 const status = byId("status");
+const list = h("div");
 
 let answer = null;
 let total = null; // documents of the collection
@@ -131,19 +132,20 @@ function paint() {
   const order = weighed.order.filter((at) => at < answer.hits.length);
   const k = Math.min(Number(field("k").value), order.length);
   const collection = field("collection").value;
-  const items = order.slice(0, k).map((at, rank) => drawHit(collection, answer.hits[at], weighed.weights[at], rank + 1, { extra: pairs(answer.hits[at]) }));
+  const items = order.slice(0, k).map((at, rank) => ({ collection, hit: answer.hits[at], weight: weighed.weights[at], rank: rank + 1, extra: pairs(answer.hits[at]) }));
   const listed = new Set(order.slice(0, k));
   const served = answer.served?.heat === heat ? answer.served.answer : null;
   const answered = isAnswered(answer, weighed.nothing, heat);
   const none = noAnswer(answer, weighed.nothing);
   const nearest = answered || !items.length ? null : h("h2", { class: "label" }, "Nearest all the same");
+  drawHits(list, "Documents", items, answered ? "hits" : "hits far");
   const inside = results.contains(document.activeElement);
   results.replaceChildren(
     panel(answer, weighed, heat, field("mode").value === "hard", served, { collection, q: field("q").value, clear: clearFilters }),
     ...[
       none && !answered ? h("ul", { class: "hits" }, none) : null,
       nearest,
-      h("ol", { class: answered ? "hits" : "hits far", "aria-label": "Documents" }, items),
+      list,
       none && answered ? h("ul", { class: "hits" }, none) : null,
       tail(weighed.weights, weighed.order.filter((at) => !listed.has(at)), order.length - k, more),
     ].filter(Boolean),

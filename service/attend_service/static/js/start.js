@@ -2,7 +2,7 @@
 
 import { of, post } from "./api.js";
 import { h } from "./dom.js";
-import { drawHit } from "./hits.js";
+import { drawHits } from "./hits.js";
 import { panel } from "./panel.js";
 import { weigh } from "./weigh.js";
 
@@ -20,11 +20,13 @@ export async function example(place) {
     if (!place.isConnected || !answer.attended) return;
     answer.asked = body;
     const weighed = weigh(answer, 1);
-    const hits = weighed.order.slice(0, SHOWN).map((at, rank) => drawHit(collection, answer.hits[at], weighed.weights[at], rank + 1));
+    const hits = weighed.order.slice(0, SHOWN).map((at, rank) => ({ collection, hit: answer.hits[at], weight: weighed.weights[at], rank: rank + 1 }));
+    const list = h("div");
+    drawHits(list, "Documents", hits);
     place.replaceChildren(
       h("h2", {}, "For example: ", h("a", { href: link.href }, q)),
       panel(answer, weighed, 1, false, null, { collection, q }),
-      h("ol", { class: "hits", "aria-label": "Documents" }, hits),
+      list,
     );
   } catch {
     // An example only: a search of the reader's own says what is wrong.

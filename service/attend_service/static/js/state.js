@@ -46,9 +46,15 @@ export function write(parameters, path = location.pathname) {
   keepContext(parameters);
 }
 
+/** What goes on from view to view: the search that one sees. */
+const CONTEXT = ["collection", "q", "filter", "value", "projection"];
+
+/** What of a context a link takes along. */
+export const context = (given) => Object.fromEntries(CONTEXT.map((name) => [name, given[name]]));
+
 /** The address of a view; of a query its first line, and what is empty is left out. */
 export function addressOf(path, { collection, q = "", ...more }) {
-  const parameters = { collection, q: q.split("\n")[0], ...more };
+  const parameters = { collection, q: (q ?? "").split("\n")[0], ...more };
   const present = Object.entries(parameters).filter(([, value]) => value !== "" && value != null);
   const query = new URLSearchParams(present).toString();
   return query && query.length <= LONGEST ? `${path}?${query}` : path;

@@ -3,7 +3,7 @@
 import { del, get, latest, of, post } from "./api.js";
 import { byId, h, tell, tried } from "./dom.js";
 import { number, plural, short } from "./format.js";
-import { drawHit } from "./hits.js";
+import { drawHits } from "./hits.js";
 import { drawJob, follow, isOver } from "./jobs.js";
 import { drawReport } from "./report.js";
 import { explain, queryOf } from "./queries.js";
@@ -46,13 +46,10 @@ async function judged(query) {
 
 function paint() {
   const items = answer.hits.map((hit, rank) => {
-    const item = drawHit(field("collection").value, hit, hit.weight, rank + 1, { extra: marks(hit, rank) });
-    item.tabIndex = rank === at ? 0 : -1;
-    item.dataset.said = said.get(hit.id) ?? "";
-    item.addEventListener("focus", () => move(rank, false));
-    return item;
+    const more = { tabindex: rank === at ? 0 : -1, "data-said": said.get(hit.id) ?? "", onFocus: () => move(rank, false) };
+    return { collection: field("collection").value, hit, weight: hit.weight, rank: rank + 1, extra: marks(hit, rank), more };
   });
-  byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "Documents to judge" }, items));
+  drawHits(byId("results"), "Documents to judge", items);
 }
 
 function marks(hit, rank) {
