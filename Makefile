@@ -8,7 +8,7 @@ CLUSTER := .venv-cluster
 JUDGES := .venv-judges
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test suite fast quick nightly check fix hooks coverage docs links test-cluster test-judges soak looks bench clean
+.PHONY: help install demo test suite fast quick nightly check fix hooks coverage docs links test-cluster test-firefox test-judges soak looks bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ links: $(VENV)/installed-docs  ## Check the documentation's links to other sites
 
 test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a Milvus cluster of twelve processes
 	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py
+
+test-firefox: $(VENV)/installed-tests  ## Run the tests of the pages in Firefox instead of Chromium
+	ATTEND_TEST_BROWSER=firefox $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/service/pages
 
 test-judges: $(JUDGES)/installed  ## Run the suites and clients of other projects over the connectors
 	$(JUDGES)/bin/python -m pytest -q -c tests/judges/pytest.ini --rootdir=. --confcutdir=. tests/judges

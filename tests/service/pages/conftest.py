@@ -1,7 +1,11 @@
-"""A real server over a socket, and Debian's Chromium to look at it with."""
+"""A real server over a socket, and Debian's Chromium to look at it with, or its Firefox.
+
+`make test-firefox` runs the same tests in Firefox, by WebDriver BiDi.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +18,13 @@ from tests.service.test_server import Server, running, wait_until_ready
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed here")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+IS_FIREFOX = os.environ.get("ATTEND_TEST_BROWSER") == "firefox"
+BROWSER = next(
+    filter(
+        None, map(shutil.which, ["firefox-esr"] if IS_FIREFOX else ["chromium", "chromium-browser"])
+    ),
+    None,
+)
 PATIENCE = 60_000
 """Milliseconds that anything here may take on a busy machine."""
 
@@ -46,8 +56,8 @@ READY = {
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) -> Iterator[Server]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed here")
+    if BROWSER is None:
+        pytest.skip("The browser is not installed here")
     folder = tmp_path_factory.mktemp("pages")
     world.build(folder, str(tiny_encoder_folder))
     with running(folder, "--allow-encoder", str(tiny_encoder_folder)) as server:
@@ -60,8 +70,8 @@ def library(
     tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path
 ) -> Iterator[Server]:
     """A server of the demo's collection and SciFact."""
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed here")
+    if BROWSER is None:
+        pytest.skip("The browser is not installed here")
     if not libraries.SCIFACT.is_dir():
         pytest.skip("SciFact is not beside this project")
     folder = tmp_path_factory.mktemp("library")
@@ -73,11 +83,14 @@ def library(
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed here")
+    if BROWSER is None:
+        pytest.skip("The browser is not installed here")
     with playwright.sync_playwright() as started:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=options)
+        if IS_FIREFOX:
+            browser = started.firefox.launch(channel="moz-firefox", executable_path=BROWSER)
+        else:
+            options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+            browser = started.chromium.launch(executable_path=BROWSER, args=options)
         yield browser
         browser.close()
 

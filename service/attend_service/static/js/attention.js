@@ -2,11 +2,13 @@
 
 import { batch, latest } from "./api.js";
 import { byId, h, tell } from "./dom.js";
-import { number, percent } from "./format.js";
+import { number, percent, short } from "./format.js";
 import { cells, lines } from "./heat.js";
 import { onTheme, savePng, saveSvg } from "./pictures.js";
-import { explain, queryOf } from "./queries.js";
+import { drawNarrowed, narrowed } from "./narrowed.js";
+import { explain, queryOf, widthOf } from "./queries.js";
 import { read, reopenOnReturn, write } from "./state.js";
+import { titlesOf } from "./titles.js";
 
 const MOST_ROWS = 16;
 const MOST_COLUMNS = 40;
@@ -23,9 +25,12 @@ const ask = latest(async () => {
   const said = field("q").value.split("\n").map((line) => line.trim()).filter(Boolean).slice(0, MOST_ROWS);
   if (!said.length) return show(null);
   try {
+    const collection = field("collection").value;
     const documents = field("of").value === "documents";
-    show(await attended(field("collection").value, said, documents, Number(field("n").value)));
+    const [lines, instead] = documents ? await documentsOf(collection, said) : [said, []];
+    show(await attended(collection, lines, documents, Number(field("n").value)));
     tell(byId("status"), null);
+    byId("status").textContent = instead.join(" ");
   } catch (error) {
     show(null); // the picture before is of something else
     tell(byId("status"), error);
@@ -53,8 +58,19 @@ async function attended(collection, said, documents, n) {
   return { ...matrix(rows, columns, titles, answers), cut: each < n ? each : null };
 }
 
+/** The document that each line names; of a line that is no id the best one, with a sentence. */
+async function documentsOf(collection, lines) {
+  const titles = await titlesOf(collection, lines);
+  const others = lines.filter((line) => !titles.has(line));
+  if (!others.length || (await widthOf(collection)) !== null) return [lines, []];
+  const { answers } = await batch(collection, others.map((query) => ({ query, ...narrowed(form), k: 1, fields: [], title: true })), others);
+  const best = new Map(others.map((line, at) => [line, answers[at].hits[0]]).filter(([, hit]) => hit));
+  const sentences = [...best].map(([line, hit]) => `“${short(line, 40)}” is not an id; its best document is ${short(hit.title, 40)}.`);
+  return [lines.map((line) => best.get(line)?.id ?? line), sentences];
+}
+
 async function searched(collection, queries, said) {
-  const searches = queries.map((query) => ({ query, k: ATTENDED, attend: ATTENDED, exclude_self: false, fields: [], title: true, explain: true }));
+  const searches = queries.map((query) => ({ query, ...narrowed(form), k: ATTENDED, attend: ATTENDED, exclude_self: false, fields: [], title: true, explain: true }));
   return (await batch(collection, searches, said)).answers;
 }
 
@@ -181,7 +197,7 @@ function table() {
 }
 
 function remember() {
-  const names = ["q", "collection", "of", "as", "n", "head"];
+  const names = ["q", "collection", "of", "as", "n", "head", "filter", "projection"];
   const defaults = { of: "queries", as: standard, n: "5" };
   const parameters = names.map((name) => [name, field(name).value === defaults[name] ? "" : field(name).value]);
   write(Object.fromEntries(parameters));
@@ -210,11 +226,16 @@ function start() {
   };
   const changed = () => {
     hint();
+    drawNarrowed(byId("narrowed"), form, changed);
     remember();
     ask();
   };
   for (const name of ["q", "n"]) field(name).addEventListener("input", changed);
-  for (const each of [field("collection"), ...field("of")]) each.addEventListener("change", changed);
+  for (const each of field("of")) each.addEventListener("change", changed);
+  field("collection").addEventListener("change", () => {
+    for (const name of ["filter", "projection"]) field(name).value = "";
+    changed();
+  });
   for (const each of field("as")) each.addEventListener("change", repaint);
   field("head").addEventListener("change", repaint);
   form.addEventListener("submit", (event) => event.preventDefault());
