@@ -105,19 +105,6 @@ def test_a_script_that_came_in_would_not_run(tab: Tab) -> None:
     tab.errors.clear()
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_view_is_accessible_in_both_themes_wide_and_narrow(
-    new_tab: Callable[..., Tab], view: str
-) -> None:
-    tab = new_tab(color_scheme="light").open(view)
-    assert tab.serious() == []
-    if view == "docs":
-        return  # long, and of the same parts as the others
-    tab.page.emulate_media(color_scheme="dark")
-    tab.page.set_viewport_size({"width": 360, "height": 800})
-    assert tab.serious() == []
-
-
 def test_the_check_of_accessibility_can_fail(new_tab: Callable[..., Tab]) -> None:
     tab = new_tab().open("operate")
     tab.in_page(
