@@ -1,4 +1,4 @@
-"""The view of several queries: what a search that led there brings along, and lines that are no ids."""
+"""The view of several queries: what a search brings along, and lines that are no ids."""
 
 from __future__ import annotations
 
