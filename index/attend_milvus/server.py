@@ -49,6 +49,7 @@ REFUSALS = {
     "jobs": ("Jobs", "train in a data folder, and import its projection"),
     "reindex": ("Changes of the encoder", "build another collection, and point an alias at it"),
     "foreign": ("Foreign queries before a training", "train, or use a data folder"),
+    "log": ("Logged searches", "log them in your application, or use a data folder"),
     "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
 }
 
@@ -61,6 +62,7 @@ CAPABILITIES = Capabilities(
     attend_most=MAX_ATTENDED,
     any_scorer=False,
     facets=False,
+    log=False,
     insertion_order=False,
     recommend=False,
     memory=False,

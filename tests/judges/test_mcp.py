@@ -36,7 +36,7 @@ READING = {
     *("answer", "count_documents", "list_collections", "list_documents", "recommend", "search"),
     "why",
 }
-WRITING = {"add_documents", "delete_documents", "give_feedback", "update_document"}
+WRITING = {"add_documents", "delete_documents", "give_feedback", "update_document", "used"}
 FOREIGN = "what is the boiling point of tungsten?"
 WORDS = tuple(enumerate(("whale", "ship", "island")))
 EXAMPLES = ROOT / "examples"

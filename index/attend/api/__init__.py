@@ -12,7 +12,7 @@ import lazy_loader
 if TYPE_CHECKING:
     from attend.api.answers import AcrossAnswer, Answer, Facet, Matrix, Predicted, Recommended
     from attend.api.documents import CollectionInfo, Written
-    from attend.api.feedback import FeedbackAdded, InteractionsAdded
+    from attend.api.feedback import FeedbackAdded, InteractionsAdded, SearchesPage, Used
     from attend.api.learning import StoredProjection
 
 __all__ = [
@@ -25,7 +25,9 @@ __all__ = [
     "Matrix",
     "Predicted",
     "Recommended",
+    "SearchesPage",
     "StoredProjection",
+    "Used",
     "Written",
 ]
 
@@ -36,7 +38,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     submod_attrs={
         "answers": ["AcrossAnswer", "Answer", "Facet", "Matrix", "Predicted", "Recommended"],
         "documents": ["CollectionInfo", "Written"],
-        "feedback": ["FeedbackAdded", "InteractionsAdded"],
+        "feedback": ["FeedbackAdded", "InteractionsAdded", "SearchesPage", "Used"],
         "learning": ["StoredProjection"],
     },
 )

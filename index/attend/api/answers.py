@@ -385,6 +385,9 @@ class Answer(Tabular, Reply):
     recall: float | None = None
     """The measured share of the ten nearest keys that searches find; present where keys are
     quantised."""
+    search: str | None = None
+    """The id of this search, by which `used` takes what served; present where searches are
+    logged."""
 
     def shares(self) -> list[float]:
         """Return confidence × weight of each hit, from 0 to 1: its calibrated score.

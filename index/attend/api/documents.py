@@ -182,6 +182,13 @@ class SettingsChange(base.Request):
     """The factor on scores before the softmax: 20 for embeddings of length one, else 1/√d."""
     values: JsonValue = None
     """Declared value types, such as "number" or {"module": "category"}."""
+    log: bool = Field(False, strict=True)
+    """Log searches: the query as text, the version, the hits. Answers then have the id of their
+    search, and `used` takes which hits served. What was logged stays where it is switched off."""
+    log_days: Annotated[FiniteFloat, Field(gt=0, le=36_500)] = 90.0
+    """The time that a logged search is kept."""
+    log_bytes: int = Field(2**30, ge=2**20, le=2**40)
+    """The size of the log, above which the oldest searches go."""
 
     def check(self) -> None:
         if not self.model_fields_set:
@@ -247,6 +254,10 @@ class CollectionInfo(base.Reply):
     """The number of interactions: a user, a document, a value, a time."""
     users: int
     """The number of different users among them."""
+    searches: int | None
+    """The number of searches in the log; null where none is kept."""
+    used: int | None
+    """The number of those of which somebody said which hits served."""
     dimension: int
     encoder: str | None
     scale: float

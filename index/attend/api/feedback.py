@@ -235,3 +235,70 @@ class InteractionsAnswer(Tabular, base.Reply):
     users: int
     liked_from: float | None
     """Numbers from here up are likes; null: all above zero are."""
+
+
+class UsedRequest(base.Request):
+    """Which hits of a logged search served."""
+
+    search: str = Field(max_length=64)
+    """The field `search` of an answer."""
+    ids: list[base.DocumentId] = Field(max_length=base.MAX_DOCUMENTS)
+    """Ids of hits that served; an empty list says that none did."""
+    value: Annotated[FiniteFloat, Field(gt=0, le=MAX_WEIGHT)] = 1.0
+    """How much each of them served."""
+
+
+class Used(base.Reply):
+    """The result of saying which hits served."""
+
+    used: int
+    replaced: int
+    """The number of hits of this search that were said to serve before."""
+
+
+class LoggedHit(base.Reply):
+    """A document that a search listed."""
+
+    id: str
+    rank: int
+    """From 1."""
+    used: float | None
+    """How much it served; null where it did not, or nobody said."""
+
+
+class LoggedSearch(base.Reply):
+    """A search of the log."""
+
+    search: str
+    time: float
+    """Seconds since 1970."""
+    projection: int
+    """The version that answered."""
+    query: str | None
+    """The text of the query; null where it was a vector or documents."""
+    hits: Sequence[LoggedHit]
+    """Without documents that were deleted since."""
+    told: bool
+    """Whether somebody said which hits served."""
+
+
+class SearchesListing(base.Request):
+    """The searches of the log to list."""
+
+    limit: int = Field(100, ge=0, le=base.MAX_PAGE)
+    """The most to list; 0 to count only."""
+    before: str | None = Field(None, max_length=64)
+    """`next` of the previous page."""
+
+
+class SearchesPage(Tabular, base.Reply):
+    """Searches of the log, the newest first; the counts are of all."""
+
+    listed: ClassVar = ("items", LoggedSearch)
+
+    items: Sequence[LoggedSearch]
+    next: str | None
+    """The `before` of the next page; null on the last."""
+    searches: int
+    used: int
+    """The number of searches of which somebody said which hits served."""

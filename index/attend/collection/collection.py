@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from attend.api.answers import Answer, Facets, Matrix, Predicted, Recommended
-from attend.api.base import ABSENT, MAX_DOCUMENTS, keywords_of, parse
+from attend.api.base import MAX_DOCUMENTS, keywords_of, parse
 from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
-from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
+from attend.collection.feedback import TakesFeedback
 from attend.collection.reading import Readers, info_of, page_of
 from attend.collection.versions import by_hand, until_stable
 from attend.core.coalesce import Coalescer, collecting, span, tell, timed
@@ -41,7 +41,6 @@ from attend.store.filters import by_value, compile_filter
 from attend.store.selection import whole_number
 from attend.values.kinds import parse_type
 from attend.values.select import merged
-from attend.write.feedback import add_feedback, add_interactions
 from attend.write.ingest import Ingest, parse_documents, value_hash
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ TOGETHER = 64  # queries of different callers that are searched at once, or as m
 MANY = 500  # documents, whose encoding takes seconds
 
 
-class Collection:
+class Collection(TakesFeedback):
     """Documents, their keys, and the attention over them.
 
     Any number of threads may use one collection; any number of processes one folder.
@@ -65,7 +64,8 @@ class Collection:
     def __init__(
         self, name: str, opened: OpenedCollection, encoders: Callable[[str], Encoder]
     ) -> None:
-        self.name, self.folder = name, opened.folder
+        super().__init__()
+        self.name, self.folder, self.read_only = name, opened.folder, opened.read_only
         self.settings, self.store, self.views = opened.settings, opened.store, opened.views
         self.capabilities, self.checks = opened.capabilities, opened.checks
         self.consistent, self._encoders = opened.consistent, encoders
@@ -163,7 +163,9 @@ class Collection:
             if request.explain:
                 answer = replace(answers[place].answer, timings=timings)
                 answers[place] = answers[place]._replace(answer=answer)
-        return [answers[place] for place in range(len(requests))]
+        results = [answers[place] for place in range(len(requests))]
+        self.logged(requests, results)
+        return results
 
     @until_stable
     def _answer(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
@@ -258,56 +260,6 @@ class Collection:
         if request.target is not None:
             return self.readers.predictor.predict(request)
         return self.readers.recommender.next_items(request)
-
-    def teach(
-        self,
-        items: Iterable[FeedbackItem | Mapping[str, Any]],
-        *,
-        delete_stored: bool = False,
-        progress: Progress = None,
-    ) -> FeedbackAdded:
-        """Add feedback: labels of documents for queries, which `train` learns from.
-
-        Args:
-            items: each with `query`, the `id` of a document, and a `label`: above 0 relevant, by
-                degree; 0 or below not relevant; 1 if absent.
-            delete_stored: delete the feedback stored before, in the same transaction.
-            progress: see `train`.
-
-        Raises:
-            UnknownDocument: no document has an item's id.
-            InvalidRequest: another fault of an item; the details name all.
-
-        >>> books.teach([{"query": [0.9, 0.2], "id": "whale"}]).examples
-        1
-        """
-        with reported(progress) as report:
-            return add_feedback(self, items, delete_stored=delete_stored, progress=report)
-
-    def add_interactions(
-        self,
-        items: Iterable[InteractionItem | Mapping[str, Any]],
-        *,
-        delete_stored: bool = False,
-        liked_from: float | None = ABSENT,
-    ) -> InteractionsAdded:
-        """Store which users interacted with which documents; `recommend` and `train` use them.
-
-        Args:
-            items: each with `user`, the `id` of a document, and perhaps a `value` and a `time`.
-            delete_stored: delete the interactions stored before, in the same transaction.
-            liked_from: from now on numbers from here up are likes; None chooses the threshold from
-                the data, as it is unless one was set.
-
-        Raises:
-            UnknownDocument: no document has an item's id.
-            InvalidRequest: another fault of an item; the details name all.
-
-        >>> added = books.add_interactions([{"user": "ann", "id": "whale", "value": 5}])
-        >>> added.interactions, added.liked_from
-        (1, 5.0)
-        """
-        return add_interactions(self, items, delete_stored=delete_stored, liked_from=liked_from)
 
     @keywords_of(TrainRequest)
     def train(
@@ -605,6 +557,8 @@ class Collection:
 
         >>> books.close()
         """
+        if self._opened is not None:
+            self._opened.close()
         self.store.close()
 
     def publish(
@@ -652,6 +606,8 @@ class Collection:
         True
         """
         change = parse(SettingsChange, changes).model_dump(exclude_unset=True)
+        if change.get("log"):
+            self.capabilities.check("log", field="log")
         if change.get("values") is not None:
             parse_type(change["values"], field="values")
         self.views.refresh()
@@ -688,7 +644,7 @@ class Collection:
         (3, 2, 1)
         """
         self.views.refresh()
-        return info_of(self, self.foreign, self.readers.feedback)
+        return info_of(self, self.foreign, self.readers.feedback, self.log)
 
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")

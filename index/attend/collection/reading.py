@@ -20,6 +20,7 @@ from attend.search.queries import FeedbackReader, QueryEncoder
 from attend.search.texts import TextScorer
 from attend.search.values import ValueTypes, filter_hints
 from attend.store import CollectionStore, compile_filter
+from attend.store.searches import SearchLog
 from attend.store.selection import whole_number
 
 NO_HELP = (
@@ -82,7 +83,10 @@ def page_of(
 
 
 def info_of(
-    collection: StoredCollection, foreign: ForeignTests, feedback: FeedbackReader
+    collection: StoredCollection,
+    foreign: ForeignTests,
+    feedback: FeedbackReader,
+    log: SearchLog | None,
 ) -> CollectionInfo:
     """Return the figures of a collection."""
     store, view, now = collection.store, collection.views.current(), collection.settings
@@ -91,6 +95,7 @@ def info_of(
         examples, questions = store.example_count(), store.question_count()
         moves = view.version.memory if collection.capabilities.memory else 0.0
         memory = moves and feedback.strength(view.version, view.change)
+    searches, used = (None, None) if log is None else log.counts()
     hints = [*(foreign.missing(view) or ()), *([NO_HELP] if memory < moves else ())]
     return CollectionInfo(
         name=collection.name,
@@ -100,6 +105,8 @@ def info_of(
         questions=questions,
         interactions=interactions,
         users=users,
+        searches=searches,
+        used=used,
         dimension=now.dimension,
         encoder=now.encoder,
         scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),

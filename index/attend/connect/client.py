@@ -243,6 +243,17 @@ class RemoteCollection:
         )
         return read(api.InteractionsAdded, replies)
 
+    def used(self, search: str, ids: Sequence[str], *, value: float = 1.0) -> api.Used:
+        """Say which hits of a search served; the others that it showed did not."""
+        body = {"search": search, "ids": list(ids), "value": value}
+        return read(api.Used, self._write("POST", "/used", body))
+
+    def searches(self, limit: int = 100, *, before: str | None = None) -> api.SearchesPage:
+        """Return searches of the log, the newest first, with what they showed and what served."""
+        page = "" if before is None else f"&before={quote(before)}"
+        path = f"{self._path}/searches?limit={limit}{page}"
+        return read(api.SearchesPage, self._server.get(path))
+
     def _in_parts(
         self, path: str, items: list[Any], report: Any, *, delete_stored: bool, **fields: Any
     ) -> dict[str, Any]:

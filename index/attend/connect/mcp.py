@@ -29,7 +29,7 @@ from attend import AttendError, Data, __version__
 from attend.api.answers import Facets, answer_text
 from attend.api.base import invalid, parse
 from attend.api.documents import Deleted, DeletionRequest, DocumentRequest, Written
-from attend.api.feedback import FeedbackAdded, Label
+from attend.api.feedback import FeedbackAdded, Label, Used
 from attend.api.names import remedy
 from attend.connect.client import RemoteLibrary
 from attend.core.errors import NotFound
@@ -90,6 +90,8 @@ class ToolAnswer(ToolResult):
     """The value that the documents give together: its type, and a mean or a distribution."""
     documents: list[DocumentEntry]
     hints: Sequence[str] | None
+    search: str | None
+    """The id of this search, for `used`; null where the collection logs no searches."""
 
 
 class MatchReasons(ToolResult):
@@ -183,6 +185,7 @@ class ReadingTools:
             value={name: part for name, part in answer.answer.items() if part is not None},
             documents=[entry_of(collection, hit) for hit in answer.hits],
             hints=answer.hints,
+            search=answer.search,
         )
 
     @tool("Explain a match")
@@ -298,6 +301,14 @@ class WritingTools(ReadingTools):
         opened = self.library.collection(collection)
         deleted = opened.delete_matching(filter or {}) if ids is None else opened.delete(ids)
         return Deleted(deleted)
+
+    @tool("Say what served", read_only_hint=False, destructive_hint=False, idempotent_hint=True)
+    def used(self, search: str, ids: list[str], collection: str = DEFAULT) -> Used:
+        """Say which documents of a search served: call it once you have used an answer.
+
+        The others that it listed did not; an empty list says that none did.
+        """
+        return self.library.collection(collection).used(search, ids)
 
     @tool("Give feedback", read_only_hint=False, destructive_hint=False, idempotent_hint=True)
     def give_feedback(

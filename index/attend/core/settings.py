@@ -22,7 +22,7 @@ from attend.core.types import Json, ScorerName
 MAPPING = "mapping"
 """The stored setting that holds the fields of sources; `attend.write.build` writes it."""
 
-LATER = {"recall", "exact_below", "value_name"}
+LATER = {"recall", "exact_below", "value_name", "log", "log_days", "log_bytes"}
 """Settings that collections of earlier versions do not have."""
 
 
@@ -40,6 +40,8 @@ class Settings:
         passages, overlap: whether long texts are split, and tokens that neighbours share.
         values: declared value types, or None to infer them.
         recall, exact_below: what published indexes must do (`attend.keys.IndexTarget`).
+        log, log_days, log_bytes: whether searches are logged (`attend.store.searches`), for how
+            long and in how many bytes.
         value_name: the column that the values of all sources are from; None where there are
             several, or none. Read from the fields of the sources.
     """
@@ -54,6 +56,9 @@ class Settings:
     values: Json = None
     recall: float = 0.95
     exact_below: int | None = None
+    log: bool = False
+    log_days: float = 90.0
+    log_bytes: int = 2**30
     value_name: str | None = None
 
     @property

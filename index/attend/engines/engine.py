@@ -52,6 +52,7 @@ class Capabilities:
         snapshots: a collection can be written to a file while it serves.
         reindex: the encoder of a collection can be changed while it serves.
         foreign: queries that are foreign to a collection are told before any training.
+        log: searches can be logged.
         text_bytes, content_bytes: the largest size of a document's texts, and of its value and
             payload together, as JSON; None if only requests are limited.
         window: documents that a build encodes and stores together; None for any number.
@@ -77,6 +78,7 @@ class Capabilities:
     snapshots: bool = True
     reindex: bool = True
     foreign: bool = True
+    log: bool = True
     text_bytes: int | None = None
     content_bytes: int | None = None
     consistency: bool = False
@@ -209,6 +211,7 @@ class OpenedCollection:
         folder: of its files; for an engine without files, a unique name.
         consistent: lets the reads of this thread within a block have the `consistency` of a
             request; None leaves it to the engine, and one with a single consistency ignores it.
+        read_only: nothing is written, searches are not logged.
     """
 
     folder: Path
@@ -218,6 +221,7 @@ class OpenedCollection:
     capabilities: Capabilities
     checks: Checks
     consistent: Callable[[Consistency | None], AbstractContextManager[object]] = nullcontext
+    read_only: bool = False
 
 
 class StoredCollection(Protocol):

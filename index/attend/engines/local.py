@@ -94,7 +94,9 @@ class Folder:
             on_error.pop_all()
         views = Views(store, folder / "keys", settings)
         checks = LocalChecks(store, views, settings)
-        return OpenedCollection(folder, settings, store, views, CAPABILITIES, checks)
+        return OpenedCollection(
+            folder, settings, store, views, CAPABILITIES, checks, read_only=self._read_only
+        )
 
     def make(self, name: str, settings: Settings) -> None:
         """Make the folder under another name first: a killed creation leaves nothing behind."""

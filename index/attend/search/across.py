@@ -106,7 +106,7 @@ def merged_answer(
     start, stop = request.offset, request.offset + request.k
     pages = {
         name: replace(answer, hits=answer.hits[start:stop], next=None)
-        for name, (answer, _) in answers.items()
+        for name, (answer, _, _) in answers.items()
     }
     return AcrossAnswer(
         hits=[] if shares is None else _merged(answers, shares, request)[start:stop],

@@ -71,10 +71,11 @@ MAX_CELLS = 1_000_000
 
 
 class Answered(NamedTuple):
-    """An answer, and the attention behind it."""
+    """An answer, the attention behind it, and the rows of its hits."""
 
     answer: Answer
     attention: Attention
+    rows: Int64
 
 
 Read = Callable[[Int64], list[StoredDocument]]
@@ -141,7 +142,7 @@ def answers_of(
             memory=_memory(attention.scoring.queries, store) if options.explain else None,
             took_ms=round((time.perf_counter() - search.started) * 1000, 3),
         )
-        answers.append(Answered(answer, attention))
+        answers.append(Answered(answer, attention, top.documents[listing.ranks]))
     return answers
 
 

@@ -27,6 +27,8 @@ operations = Operations("Learning")
 projections = Operations("Projections")
 
 FEEDBACK = "/v1/collections/{collection}/feedback"
+USED = "/v1/collections/{collection}/used"
+SEARCHES = "/v1/collections/{collection}/searches"
 TRAIN = "/v1/collections/{collection}/train"
 JOBS = "/v1/jobs"
 JOB = "/v1/jobs/{job}"
@@ -85,6 +87,34 @@ def show_feedback(collection: str, query: labels.FeedbackListing) -> labels.Feed
         page.items = latest[: query.limit]
         page.next = page.items[-1].id if len(latest) > query.limit else None
     return page
+
+
+@operations.add(
+    "POST",
+    USED,
+    example={"search": "1a21f92f90028043", "ids": ["moby-dick"]},
+    answer={"used": 1, "replaced": 0},
+    scope="write",
+)
+def use_hits(collection: str, body: labels.UsedRequest) -> labels.Used:
+    """Say which hits of a logged search served; the others that it listed did not.
+
+    What was said of the same search before is replaced, so that sending twice counts once.
+    """
+    return collection_of(collection).used(body.search, body.ids, value=body.value)
+
+
+@operations.add("GET", SEARCHES, scope="write")
+def show_searches(collection: str, query: labels.SearchesListing) -> labels.SearchesPage:
+    """List the searches of the log, the newest first, with what they listed and what served."""
+    return collection_of(collection).searches(query.limit, before=query.before)
+
+
+@operations.add("DELETE", SEARCHES, scope="write")
+def delete_searches(collection: str) -> Deleted:
+    """Delete the whole log of searches."""
+    log = collection_of(collection).log
+    return Deleted(0 if log is None else log.delete())
 
 
 @operations.add("DELETE", FEEDBACK, example={"documents": ["moby-dick"]}, scope="write")
