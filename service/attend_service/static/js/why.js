@@ -112,7 +112,7 @@ function parts({ hit, answer, heat }, asked) {
   const weight = (each) => (asked === answer ? weightOf(answer, each, heat) : each.weight);
   const column = (each, name) => ({ name, parts: each.explanation.parts, score: each.score, weight: weight(each) });
   const next = asked.hits[at + 1];
-  const columns = [column(asked.hits[at], "This document"), ...(next ? [column(next, `Next: ${next.title ?? next.id}`)] : [])];
+  const columns = [column(asked.hits[at], asked === answer ? "This document" : `This document, version ${asked.projection}`), ...(next ? [column(next, `Next: ${next.title ?? next.id}`)] : [])];
   const { field, question } = hit.explanation;
   const heads = asked.weighing.gates.length;
   const said = [
