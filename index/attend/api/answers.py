@@ -218,8 +218,12 @@ class Hit(Shown, Reply, repr=False):
     """The field that the request's `value` names, or the document's whole value."""
     payload: Mapping[str, Any]
     explanation: Mapping[str, Any] | None = None
-    """Logits and weights by head, the shares of words and keys (`memory`: of the latter, what
-    feedback added by moving the query) and of a second layer, and the key that matched; present if
+    """The key that matched, logits and weights by head, and in `parts` what adds up to the score:
+    `meaning` (the encoder alone), `learned` (what the version changes of it), `memory` (feedback),
+    `lexical` (BM25), `layer` (the second layer), `rerank`, and with several heads `partition` (the
+    score is the log of the weight then). `dense`, `lexical`, `layer` and `memory` beside it are
+    parts of the logit, as a mean over heads. With "tokens", `tokens` and `words` have the pairs;
+    the `shares` of words, `mean` and `remainder` add up to `meaning` and `learned`. Present if
     requested."""
     highlight: Highlight | None = None
     """Present if requested."""

@@ -103,7 +103,8 @@ class MatchReasons(ToolResult):
     weight: float
     """Its share of the attention over the first 100; 0 outside them."""
     pairs: list[tuple[str, str, float]]
-    """Words of the query and of the passage that match, and how much each pair adds."""
+    """Words of the query and of the passage that match, and how much each pair adds to the score,
+    against the mean of all pairs."""
     explanation: dict[str, JsonValue]
     """The passage that matched, and what meaning (dense) and words (lexical) add to the score."""
 
@@ -200,11 +201,12 @@ class ReadingTools:
         places = {hit.id: (rank, hit.weight) for rank, hit in enumerate(ranking, start=1)}
         rank, weight = places.get(id, (None, 0.0))
         reasons, highlight = hits[0].explanation or {}, hits[0].highlight
-        tokens = reasons.get("tokens") or {"query": [], "passage": [], "shares": []}
+        words = reasons.get("words") or {"query": [], "passage": [], "shares": []}
         pairs = [
             (left["text"], right["text"], share)
-            for left, shares in zip(tokens["query"], tokens["shares"], strict=True)
-            for right, share in zip(tokens["passage"], shares, strict=True)
+            for left, shares in zip(words["query"], words["shares"], strict=True)
+            for right, share in zip(words["passage"], shares, strict=True)
+            if not left["stop_word"] and not right["stop_word"]
         ]
         pairs = sorted(pairs, key=lambda pair: -pair[2])[:PAIRS]
         place = f"hit {rank}" if rank else f"not among the first {RANKED} hits"

@@ -17,23 +17,25 @@ from attend.core.deadline import check_deadline, forgetting
 from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.types import Float64, Int64, Json
 from attend.search.attend import Attention
+from attend.search.explain import ScoreParts, explanations
 from attend.search.foreign import ERROR_RATE, LEAST, NOTHING_DUE, ForeignTests, best_score
 from attend.search.hits import (
     WHOLE,
     Listing,
+    Match,
     attended_share,
     best_keys,
     contents_of,
-    explanations,
     highlights,
     listed,
     matches,
     read_documents,
     read_embeddings,
 )
+from attend.search.pairs import pair_shares
 from attend.search.queries import Queries, QueryEncoder, Search
 from attend.search.scoring import Scoring
-from attend.search.tokens import query_text, token_shares
+from attend.search.tokens import query_text
 from attend.search.values import (
     HINT_SAMPLE,
     KEY,
@@ -286,25 +288,51 @@ def _hits(
         every = [text for pairs in texts for text, _ in pairs]
         columns["highlight"] = highlights(store, matched, every)
     if options.explain:
-        names = [
-            {"part": number, **part.model_dump(include={"id", "text"}, exclude_none=True)}
-            for number, part in enumerate(options.query.mixture or ())
-        ]
-        explained = explanations(attention, listing.ranks, matched, names)
-        if options.explain == "tokens":
-            text, encoder = query_text(search, TOKENS), encoders.token_encoder(TOKENS)
-            shares = token_shares(store, scoring, matched, encoder, text)
-            for parts, pairs in zip(explained, shares, strict=True):
-                if pairs is not None:
-                    # What the pairs leave of the score by keys: special tokens, biases, learned
-                    # offsets, and what feedback added by moving the query.
-                    pairs["rest"] = parts["dense"] - float(np.sum(pairs["shares"]))
-                parts["tokens"] = pairs
-        columns["explanation"] = explained
+        columns["explanation"] = _explained(
+            attention, search, listing.ranks, matched, store, encoders
+        )
     contents = contents_of(documents, matched, options, columns)
     return [
         Hit(**content, **extra) for content, extra in zip(contents, listing.extras, strict=True)
     ]
+
+
+def _explained(
+    attention: Attention,
+    search: Search,
+    places: Int64,
+    matched: Sequence[Match],
+    store: CollectionStore,
+    encoders: QueryEncoder,
+) -> list[dict[str, Any]]:
+    """Return the explanations of hits, with the shares of pairs where they are wanted."""
+    options, scoring = search.request, attention.scoring
+    names = [
+        {"part": number, **part.model_dump(include={"id", "text"}, exclude_none=True)}
+        for number, part in enumerate(options.query.mixture or ())
+    ]
+    encoded = search.query.embeddings  # type: ignore[union-attr]  # encoded
+    parts = ScoreParts.of(attention, places, encoded, store)
+    explained = explanations(attention, places, matched, parts, names)
+    if options.explain != "tokens":
+        return explained
+    text, passages = query_text(search, TOKENS), encoders.token_encoder(TOKENS)
+    deep = scoring.view.version.projection.deep
+    both = passages if deep is None else passages.tuned(deep), passages
+    shares = pair_shares(store, scoring, matched, both, text, parts.shares)
+    for explanation, pairs in zip(explained, shares, strict=True):
+        tokens, words, score = pairs["tokens"], pairs["words"], explanation["parts"]
+        if tokens is not None:
+            # What the pairs leave of the score by keys: special tokens, biases, learned
+            # offsets, and what feedback added by moving the query.
+            rest = explanation["dense"] - float(np.sum(tokens["shares"]))
+            explanation["tokens"] = {**tokens, "rest": rest}
+            compared = score["meaning"] + score["learned"] - words["mean"]
+            rest = compared - float(np.sum(words["shares"]))
+            explanation["words"] = {**words, "remainder": rest}
+        else:
+            explanation |= pairs
+    return explained
 
 
 def _best_keys(

@@ -396,69 +396,6 @@ def unmoved_logits(scoring: Scoring, rows: Int64) -> Float64:
     return np.asarray(logits[:, order[locate(keys.rows[order], rows).places]])
 
 
-def explanations(
-    attention: Attention,
-    places: Int64,
-    matched: Sequence[Match],
-    parts: Sequence[Mapping[str, Json]] = (),
-) -> list[dict[str, Any]]:
-    """Explain the logits of the attended documents at some places (k,).
-
-    Args:
-        parts: the names of the parts of a mixture, whose shares are added.
-    """
-    attended, scoring = attention.attended, attention.scoring
-    gates = scoring.mechanism.gates
-    is_first, second = attention.first is None, attention.first or attended
-    first = attention.plain or second
-    bias = scoring.word_bias(first.documents)
-    # (n,), the heads' mean by gates
-    lexical = np.zeros(len(first.documents)) if bias is None else gates @ bias[0]
-    if scoring.queries.votes is not None:  # these are what feedback added
-        votes = scoring.queries.votes[0].of(first.documents)
-        lexical = lexical - (gates @ scoring.mechanism.scale) * votes
-    dense = gates @ first.logits - lexical  # (n,)
-    before = np.empty(len(dense), dtype=np.int64)  # ranks, from 1; equals as they stand
-    before[np.argsort(-dense, kind="stable")] = np.arange(1, len(dense) + 1)
-    words = scoring.queries.words or ()
-    terms = list(dict.fromkeys(term for scores in words for term in scores.terms))
-    shares = explain_parts(scoring, attended, places, parts) if parts else None
-    ordered = np.argsort(first.documents)
-    located = ordered[locate(first.documents[ordered], attended.documents[places]).places]
-    beside = np.argsort(second.documents)
-    beside = beside[locate(second.documents[beside], attended.documents[places]).places]
-    again = gates @ second.logits[:, beside]
-    layer = (again - (dense + lexical)[located]) * (attention.plain is not None)
-    added = gates @ attended.logits[:, places] - again
-    memory = np.zeros(len(located))  # what feedback added, by moving the query and by votes
-    if scoring.queries.before is not None and len(located):
-        unmoved = unmoved_logits(scoring, first.documents[located])
-        memory = dense[located] - gates @ unmoved
-    return [
-        {
-            "field": match.key.field,
-            "start": match.key.start,
-            "stop": match.key.stop,
-            "passage": match.passage,
-            **({} if shares is None else {"because": shares[rank]}),
-            "question": match.key.question,
-            "rank": place + 1,
-            "rank_before_words": int(before[was]),
-            **({} if is_first else {"rank_before_rerank": then + 1, "rerank": float(added[rank])}),
-            "logits": attended.logits[:, place].tolist(),
-            "weights": attended.head_weights[:, place].tolist(),
-            "lexical": float(lexical[was]),
-            "dense": float(dense[was]),
-            "layer": float(layer[rank]),
-            "memory": float(memory[rank]),
-            "terms": terms,
-        }
-        for rank, (place, was, then, match) in enumerate(
-            zip(places.tolist(), located.tolist(), beside.tolist(), matched, strict=True)
-        )
-    ]
-
-
 SAMPLED = 32_768
 """Documents in a sample: 50 MB at 384 dimensions."""
 

@@ -95,6 +95,7 @@ class ScoringPlan:
         reranks: true if the scorer was fitted to candidates, and looks at no others.
         calibrated: true if scale and no-answer score were fitted for these options.
         layer: β of the second layer, for queries with text; 0 is off.
+        untrained: how an untrained version would score; None where this version is one.
     """
 
     mechanism: Mechanism
@@ -106,6 +107,7 @@ class ScoringPlan:
     reranks: bool
     calibrated: bool
     layer: float
+    untrained: Mechanism | None
 
 
 def plan_of(
@@ -187,7 +189,22 @@ def _plan(
         reranks=scorer == "additive" and tuning.scorer == scorer,
         calibrated=mechanism.null_logit is not None and options.temperature == 1,
         layer=tuning.layer if as_chosen and unit and ordered and len(gates) == 1 else 0.0,
+        untrained=_untrained(version, settings, options),
     )
+
+
+def _untrained(version: Version, settings: Settings, options: AttentionOptions) -> Mechanism | None:
+    """Return how an untrained version scores by these options; None where a version is one."""
+    is_learned = version.projection.tensors or version.moved or version.terms
+    if version.unfitted and not is_learned:
+        return None
+    unit = settings.unit_embeddings
+    scorer = settings.scorer if options.scorer in (None, "additive") else options.scorer
+    name = "dot" if scorer == "cosine" and unit else scorer
+    default = settings.scale if scorer == settings.scorer else None
+    scale = options.scale or default or default_scale(name, unit, version.projection.d_in)
+    one = np.ones(1)
+    return Mechanism(name, _by_head(scale, one), one, options.pool or "max")
 
 
 def _check_lengths(scorer: str, tuning: Tuning, settings: Settings) -> None:

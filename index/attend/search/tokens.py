@@ -1,9 +1,4 @@
-"""Tokens: explanations by pairs of tokens, and late interaction, which scores the best once more.
-
-An encoder that pools by the mean gives a text of t tokens the embedding Σ h_i / |Σ h_i|. A query
-and a key are linear in their embeddings, but for what is added to both (biases, learned offsets),
-and so is a score that is their dot product: W_Q q · W_K k = Σ_i Σ_j (W_Q a_i) · (W_K b_j), with the
-shares a_i and b_j of the tokens in the two embeddings.
+"""Late interaction: the best documents are scored once more, token by token.
 
 MaxSim is the mean, over the words of the query, of the best cosine that each has with a word of the
 passage (Khattab and Zaharia 2020, "ColBERT"). The words are the encoder's own, through W_Q and W_K;
@@ -15,32 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from attend.attention import Attended, Logits, attend_logits, log_mix, partition
 from attend.core.coalesce import timed
 from attend.core.deadline import checked
-from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.errors import InvalidRequest
 from attend.core.types import Float16, Float32, Float64, Int64
-from attend.encoder import Encoder, TokenStates
-from attend.encoder.tokens import TOGETHER
+from attend.encoder import Encoder
 from attend.projection import Projection
 from attend.search.attend import Attention
-from attend.search.hits import MAX_SHARES, Match, matches, read_documents, read_embeddings
+from attend.search.hits import Match, matches, read_documents, read_embeddings
 from attend.search.queries import QueryEncoder, Search
 from attend.search.scoring import Scoring
 from attend.store import CollectionStore
 
 BILINEAR = ("dot", "cosine")
 """Scorers that are sums over pairs of tokens."""
-
-AGREEMENT = 0.99
-"""The least cosine between an embedding and the mean of the tokens that it is made of."""
-
-DIGITS = 7
-"""Decimals of a share; what rounding leaves is in the rest."""
 
 SHARE = 0.75
 """Share of MaxSim in the score. (nDCG@10 of training questions, the 20 best of 500 of SciFact and
@@ -67,59 +54,6 @@ def query_text(search: Search, option: str) -> str:
     return text
 
 
-def token_shares(
-    store: CollectionStore,
-    scoring: Scoring,
-    matched: Sequence[Match],
-    encoder: Encoder,
-    text: str,
-) -> list[dict[str, Any] | None]:
-    """Return for each key that matched a query the shares of pairs of tokens in its score.
-
-    None for a key that is no text of its document, or that the tokens do not give: an own vector,
-    the query of an example. None for all keys where the scorer compares otherwise.
-
-    Args:
-        text: the query.
-
-    Raises:
-        InvalidRequest: the encoder does not pool by the mean.
-        LimitExceeded: more shares than are sent at once.
-    """
-    states = encoder.token_states([text], "query")[0]
-    embedding = scoring.unmoved[0].astype(np.float64)
-    of_query = _parts(embedding, states)
-    if of_query is None or scoring.mechanism.scorer not in BILINEAR:
-        return [None] * len(matched)
-    # The words of the query (t, H, d) as they meet keys, scaled and weighed by head.
-    factors = scoring.mechanism.gates * scoring.mechanism.scale
-    heads = projected_words(scoring, linear_part(scoring), of_query, embedding) * factors[:, None]
-    words = _words(text, states)
-    shares: list[dict[str, Any] | None] = []
-    cells = 0
-    for start in range(0, len(matched), TOGETHER):
-        part = matched[start : start + TOGETHER]
-        passages = [match.passage or "" for match in part]
-        embeddings = read_embeddings(store, [match.key.id for match in part])
-        read = encoder.token_states(passages, "document")
-        for match, vector, tokens in zip(part, embeddings, read, strict=True):
-            cells += len(words) * int((~tokens.special).sum())
-            if cells > MAX_SHARES:
-                raise LimitExceeded(
-                    f"The pairs of tokens of {len(matched)} hits are more than the {MAX_SHARES} "
-                    f"shares that are sent at once; lower k, or leave out explain=tokens.",
-                    field="explain",
-                )
-            keys = _keys(scoring, match, vector, tokens)
-            if keys is None:
-                shares.append(None)
-                continue
-            pairs = np.einsum("ihd,jhd->ij", heads, keys).round(DIGITS).tolist()
-            named = {"query": words, "passage": _words(match.passage or "", tokens)}
-            shares.append({**named, "shares": pairs})
-    return shares
-
-
 def projected_words(
     scoring: Scoring, projection: Projection, words: Float64, embedding: Float64
 ) -> Float64:
@@ -139,48 +73,10 @@ def key_lengths(scoring: Scoring, ids: Int64, embeddings: Float32) -> Float64:
     return np.asarray(np.linalg.norm(linear_part(scoring).keys(moved), axis=2))
 
 
-def _keys(
-    scoring: Scoring, match: Match, embedding: Float32, states: TokenStates
-) -> Float64 | None:
-    """Return the words of a passage as heads of keys (t, H, d)."""
-    parts = None if match.passage is None else _parts(embedding.astype(np.float64), states)
-    if parts is None:
-        return None
-    linear, ids = linear_part(scoring), np.array([match.key.id], dtype=np.int64)
-    keys = linear.keys(parts) - linear.keys(np.zeros_like(parts[:1]))  # (t, Hk, d)
-    keys = keys / key_lengths(scoring, ids, embedding[None])[..., None]
-    return np.asarray(np.broadcast_to(keys, (len(keys), scoring.mechanism.heads, keys.shape[2])))
-
-
-def _parts(embedding: Float64, states: TokenStates) -> Float64 | None:
-    """Return the share of each word in an embedding (t, d); None where it is of another text.
-
-    With those of the special tokens, the shares add up to the embedding.
-    """
-    vectors = states.vectors.astype(np.float64)
-    total = vectors.sum(axis=0)
-    lengths = np.linalg.norm(total), np.linalg.norm(embedding)
-    if not all(lengths) or total @ embedding < AGREEMENT * lengths[0] * lengths[1]:
-        return None
-    parts: Float64 = vectors[~states.special] * (lengths[1] / lengths[0])
-    return parts
-
-
 def linear_part(scoring: Scoring) -> Projection:
     """Return the projection of a plan without what follows W_Q and W_K."""
     projection = scoring.plan.projection.materialised()
     return replace(projection, normalize_queries=False, normalize_keys=False)
-
-
-def _words(text: str, states: TokenStates) -> list[dict[str, Any]]:
-    """Return the tokens of a text that are no special ones, with their places in it."""
-    return [
-        {"text": text[start:stop], "start": start, "stop": stop}
-        for start, stop in states.spans[~states.special].tolist()
-    ]
-
-
-# -- late interaction -----------------------------------------------------------------------
 
 
 def rerank(

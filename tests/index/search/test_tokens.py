@@ -168,7 +168,7 @@ def test_what_has_no_tokens_is_refused_with_a_sentence(world: World, tmp_path: P
 def test_no_more_shares_are_sent_than_elsewhere(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attend.search.tokens.MAX_SHARES", 30)
+    monkeypatch.setattr("attend.search.pairs.MAX_SHARES", 30)
     with pytest.raises(LimitExceeded, match="lower k"):
         world.collection.search("gold storm at sea", explain="tokens", k=10)
 

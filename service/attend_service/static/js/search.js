@@ -1,16 +1,16 @@
 // The search view: as you type, documents with their weights, and above them what they say together.
 
-import { latest, of, post, Problem } from "./api.js";
+import { latest, of, post } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { drawFilters } from "./filters.js";
 import { count, number, plural } from "./format.js";
 import { drawHits } from "./hits.js";
-import { tokenPairs } from "./pairs.js";
 import { noAnswer, panel, tail, takesServer } from "./panel.js";
 import { explain, queryOf } from "./queries.js";
 import { example } from "./start.js";
 import { reopenOnReturn, write } from "./state.js";
 import { isAnswered, weigh } from "./weigh.js";
+import { whyButton } from "./why.js";
 
 const LISTED = 100;
 const PATIENCE = 150; // milliseconds after which an answer is late enough to say so
@@ -110,19 +110,6 @@ const rest = latest(async () => {
   }
 });
 
-/** What opens under a hit of a text: the pairs of tokens in its match. */
-function pairs(hit) {
-  const { query, projection } = answer.asked;
-  if (typeof query !== "string") return null;
-  const path = of(field("collection").value, "search");
-  return tokenPairs(hit, async ({ id }) => {
-    const alone = { query, projection, mask: { only: [id] }, k: 1, attend: 1, rerank: 0, fields: [], explain: "tokens" };
-    const { hits } = await post(path, alone);
-    if (!hits.length) throw new Problem("This document is not there any more.");
-    return hits[0].explanation;
-  });
-}
-
 /** Everything that follows from the answer and the sliders; asks nobody. */
 function paint() {
   said();
@@ -132,7 +119,7 @@ function paint() {
   const order = weighed.order.filter((at) => at < answer.hits.length);
   const k = Math.min(Number(field("k").value), order.length);
   const collection = field("collection").value;
-  const items = order.slice(0, k).map((at, rank) => ({ collection, hit: answer.hits[at], weight: weighed.weights[at], rank: rank + 1, extra: pairs(answer.hits[at]) }));
+  const items = order.slice(0, k).map((at, rank) => ({ collection, hit: answer.hits[at], weight: weighed.weights[at], rank: rank + 1, extra: whyButton(answer.hits[at], answer, collection, heat) }));
   const listed = new Set(order.slice(0, k));
   const served = answer.served?.heat === heat ? answer.served.answer : null;
   const answered = isAnswered(answer, weighed.nothing, heat);
