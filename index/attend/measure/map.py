@@ -161,6 +161,8 @@ def chart_columns(collection: Collection, request: MapColumnsRequest) -> MapColu
 
 def _shown(collection: Collection, request: MapColumnsRequest) -> Column:
     """Return the documents to show, of all or of those that pass the filter."""
+    if request.limit == 0:
+        return Column(np.empty(0, np.int64), [], None)
     column = collection.store.column(request.colour, MAX_DOTS)
     places = np.arange(len(column.rows))
     if request.filter:
