@@ -433,6 +433,8 @@ class MapRequest(base.Request):
     name of tsne."""
     fields: list[base.Path] = Field([], max_length=16)
     """Fields of the payload to return."""
+    filter: base.Filter | None = None
+    """The query attends only to documents that pass."""
 
 
 class MapColumnsRequest(base.Request):

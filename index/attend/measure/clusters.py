@@ -70,7 +70,10 @@ def _labels(
     kmeans.train(np.ascontiguousarray(places, np.float32))
     _, assigned = kmeans.index.search(np.ascontiguousarray(places, np.float32), 1)
     groups = [np.flatnonzero(assigned[:, 0] == group) for group in range(count)]
+    groups.sort(key=len, reverse=True)
     named = characteristic([[words[place] for place in group] for group in groups])
+    # Of neighbours with the same words the larger group has them.
+    is_first = [label not in named[:at] for at, label in enumerate(named)]
     return [
         ClusterLabel(
             tuple(np.median(places[group], axis=0).astype(float).round(4).tolist()),
@@ -78,8 +81,8 @@ def _labels(
             len(group),
             level,
         )
-        for group, label in zip(groups, named, strict=True)
-        if label
+        for group, label, first in zip(groups, named, is_first, strict=True)
+        if label and first
     ]
 
 

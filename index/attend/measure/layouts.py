@@ -200,7 +200,7 @@ def fit_layout(
 
 def _reference(collection: Collection, version: Version, on_stage: OnStage) -> Layout | None:
     """Return the layout of the first version that searches, in whose frame others are drawn."""
-    stored = [each.version for each in collection.store.projections() if each.role == "search"]
+    stored = [item.version for item in collection.store.projections() if item.role == "search"]
     first = version_of(collection, min(stored, default=version.number))
     if first.layout == version.layout:
         return None

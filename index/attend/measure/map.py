@@ -65,7 +65,9 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     answer = None
     if request.query is not None:
         query = request.query.model_dump(exclude_none=True)
-        answer = collection.search(query, k=100, projection=request.projection, fields=[])
+        answer = collection.search(
+            query, k=100, projection=request.projection, filter=request.filter, fields=[]
+        )
     shown = _sample(collection, request, answer, now.width)
     layout = fit_layout(collection, now, method)
     before_plane = layout.place
@@ -196,9 +198,9 @@ def _places(
     for start in range(0, len(missing), READ):
         part = missing[start : start + READ]
         keys = collection.store.own_keys(rows[part])
-        found = locate(keys.rows, rows[part])
+        present = locate(keys.rows, rows[part])
         means = layout.place(mean_keys(version, keys)) if len(keys) else np.zeros((1, 2))
-        places[part] = np.where(found.present[:, None], means[found.places], 0.0)
+        places[part] = np.where(present.present[:, None], means[present.places], 0.0)
     return places
 
 
