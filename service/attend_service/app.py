@@ -35,6 +35,7 @@ from attend_service.context import (
 )
 from attend_service.jobs import Jobs
 from attend_service.keys import KeyRing
+from attend_service.maps import Maps
 from attend_service.metrics import Metrics
 from attend_service.operations import call
 from attend_service.pages import VIEWS
@@ -71,12 +72,14 @@ def create_app(
     settings: ServerSettings | None = None,
     readiness: Readiness | None = None,
     jobs: Jobs | None = None,
+    maps: Maps | None = None,
 ) -> Flask:
     """Return the service over a data folder, as a WSGI application.
 
     Args:
         readiness: reported by `/readyz`; ready from the start if absent.
         jobs: they run the trainings; if absent, a queue that starts with the first of them.
+        maps: they fit the layouts of maps; if absent, as they are asked for.
     """
     settings = settings or ServerSettings()
     # The gateway answers requests of static files, by this address and without the revision.
@@ -92,7 +95,15 @@ def create_app(
     metrics = Metrics(data, readiness, jobs)
     operations = {operation.name: operation for operation in all_operations()}
     app.extensions[EXTENSION] = Context(
-        data, settings, readiness, jobs, keys, metrics, operations, Files(data)
+        data,
+        settings,
+        readiness,
+        jobs,
+        maps or Maps(data),
+        keys,
+        metrics,
+        operations,
+        Files(data),
     )
     app.jinja_env.globals["views"] = VIEWS
     app.before_request(_begin)

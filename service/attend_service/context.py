@@ -20,6 +20,7 @@ from attend.core.errors import Conflict, OutOfFiles
 from attend.core.types import Json
 from attend_service.jobs import Jobs
 from attend_service.keys import KeyRing, Scope
+from attend_service.maps import Maps
 from attend_service.metrics import Metrics
 from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings
@@ -168,6 +169,7 @@ class Context:
     settings: ServerSettings
     readiness: Readiness
     jobs: Jobs
+    maps: Maps
     keys: KeyRing
     metrics: Metrics
     operations: Mapping[str, Operation]

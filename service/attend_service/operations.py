@@ -26,7 +26,13 @@ from attend.api.documents import ListingRequest
 from attend.api.feedback import FeedbackListing, InteractionListing
 from attend.api.learning import CompareRequest
 from attend.api.recommend import RecommendRequest
-from attend.api.search import AcrossRequest, BatchRequest, MapRequest, SearchOptions
+from attend.api.search import (
+    AcrossRequest,
+    BatchRequest,
+    MapColumnsRequest,
+    MapRequest,
+    SearchOptions,
+)
 from attend.core.deadline import check_deadline, deadline, limits, until
 from attend.core.errors import InvalidRequest, LimitExceeded, Replaced
 from attend.core.settings import MAX_RERANK
@@ -91,6 +97,9 @@ KEY_BYTES = 50_000
 
 WEIGHT_BYTES = 64
 """Of a document that is attended to, without reading it."""
+
+COLUMN_BYTES = 1000
+"""Of a document of a map in columns: its id, places and value, in Python and as JSON."""
 
 TOKENS_BYTES = 500_000
 """Of the tokens of a passage."""
@@ -402,6 +411,8 @@ def working_size(sent: Request) -> int:
             return _listed_size(sent.k) + DOCUMENT_BYTES * sum(map(len, items))
         case MapRequest(method="tsne" | "umap"):
             return MAX_MEMORY  # nothing interrupts it, and it is soonest done alone
+        case MapColumnsRequest():
+            return COLUMN_BYTES * sent.limit
         case MapRequest() | ListingRequest() | FeedbackListing() | InteractionListing():
             return _listed_size(sent.limit)
         case CompareRequest():

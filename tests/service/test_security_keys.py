@@ -87,6 +87,7 @@ NEEDS: Mapping[str, str] = {
     "operate_page": "read",
     "document_page": "read",
     "map_keys": "read",
+    "map_columns": "read",
     "compare_projections": "read",
     "list_by_filter": "read",
     "list_models": "read",

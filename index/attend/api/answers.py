@@ -601,3 +601,52 @@ class KeyMap(Tabular, Reply):
     before: int | None
     documents: int
     """The number of documents in the collection."""
+
+
+class ClusterLabel(Reply):
+    """Words that documents of one part of a map have and others have not."""
+
+    place: Place
+    words: Sequence[str]
+    documents: int
+    """The number of documents of the part, of those whose words were read."""
+    level: int
+    """0 for parts of the whole map, 1 for smaller ones."""
+
+
+class MapPending(Reply):
+    """The progress of a layout that is being computed."""
+
+    stage: str
+    done: float
+    """The share that is done, from 0 to 1."""
+
+
+class MapColumns(Reply):
+    """The keys in two dimensions as columns, in the order of `ids`."""
+
+    ids: Sequence[str]
+    x: Sequence[float]
+    y: Sequence[float]
+    was_x: Sequence[float] | None
+    was_y: Sequence[float] | None
+    """The places under the version named by `before`."""
+    colour: str | None
+    numbers: Sequence[float | None] | None
+    """The values of the field `colour` if they are numbers."""
+    names: Sequence[str] | None
+    """The values of the field `colour` otherwise, the most frequent first; at most 1,000."""
+    codes: Sequence[int] | None
+    """The position of each document's value in `names`; -1 for another value or none."""
+    labels: Sequence[ClusterLabel]
+    method: str
+    explained: Sequence[float] | None
+    """The share of the variance that each axis shows; null with t-SNE."""
+    pending: MapPending | None
+    """The progress of the requested layout while a simpler one is returned."""
+    projection: int
+    before: int | None
+    moved: bool
+    """True if the keys of `before` differ from those of `projection`."""
+    documents: int
+    """The number of documents in the collection."""

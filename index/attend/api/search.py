@@ -126,6 +126,8 @@ MAX_BATCH_RERANK = 2000
 """Documents to score once more in all searches of a batch: some 15 seconds of the encoder."""
 MAX_COLLECTIONS = 32
 MAX_POINTS = 3000
+MAX_DOTS = 100_000
+"""Documents of a map in columns."""
 
 
 TRUTH = {"true": True, "on": True, "false": False, "off": False}
@@ -431,3 +433,22 @@ class MapRequest(base.Request):
     name of tsne."""
     fields: list[base.Path] = Field([], max_length=16)
     """Fields of the payload to return."""
+    filter: base.Filter | None = None
+    """The query attends only to documents that pass."""
+
+
+class MapColumnsRequest(base.Request):
+    """The keys to show as columns: all documents, or those that pass a filter."""
+
+    projection: int | None = Field(None, ge=1, le=base.MAX_ROW)
+    """The version to show; the active one if absent."""
+    before: int | None = Field(None, ge=1, le=base.MAX_ROW)
+    """Also return the places under this version."""
+    limit: int = Field(MAX_DOTS, ge=0, le=MAX_DOTS)
+    """The most documents to return; of more, every second, third, … is returned."""
+    method: Literal["pca", "tsne"] = "tsne"
+    """Without a stored t-SNE of a large collection the answer has pca, and says so in `method`."""
+    colour: base.Path | None = None
+    """A field of payload or value, or `@value`, to return."""
+    filter: base.Filter | None = None
+    """Return only documents that pass."""

@@ -1,62 +1,54 @@
 """A map of a collection: its keys in two dimensions, a query among them, and how far both moved.
 
-Principal components (Pearson 1901) take no time. t-SNE (van der Maaten and Hinton 2008), by
-scikit-learn, keeps neighbourhoods better, and takes seconds. A layout is fitted to a sample of the
-documents, whatever the query, and used again until a document or the version changes.
+`attend.measure.layouts` places the keys. `chart` returns points with what a query attends to,
+`chart_columns` all documents of a large collection, compactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
-from weakref import WeakKeyDictionary
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attend.api.answers import Answer, KeyMap, MapPoint, MapQuery, Place
-from attend.api.search import MapRequest, Query
+from attend.api.answers import Answer, KeyMap, MapColumns, MapPoint, MapQuery, Place
+from attend.api.search import MAX_DOTS, MapColumnsRequest, MapRequest, Query
 from attend.collection.collection import Collection
 from attend.collection.versions import Version
-from attend.core.arrays import KeyTable
-from attend.core.deadline import check_deadline
+from attend.core.arrays import locate
 from attend.core.errors import InvalidRequest
-from attend.core.types import Float64, Floats
+from attend.core.types import Float64, Floats, Int64, Json
+from attend.measure.layouts import (
+    AT_ONCE,
+    Layout,
+    LayoutMethod,
+    fit_layout,
+    mean_keys,
+    stored_layout,
+    version_of,
+)
 from attend.search.queries import QueryEncoder
-from attend.store import CollectionStore, StoredDocument
+from attend.store import Column, StoredDocument, compile_filter
 from attend.values.select import display_title, only
 
-FEWEST = 8
-"""Documents that t-SNE takes; fewer have no neighbourhoods."""
-
-PERPLEXITY, STEPS, ANGLE = 10, 400, 0.8
-"""Settings of t-SNE. Of 3,000 points in 100 clusters .57 of the ten nearest stay among the ten
-nearest (UMAP: .39, in the same time; the library's own settings: .48, in five times the time)."""
-
-SECONDS_PER_KEY = 0.003
-"""Time that t-SNE takes at most, also beside other work; nothing interrupts it."""
-
-NEIGHBOURS = 15
-"""Documents between which t-SNE places what was not fitted: a query, or a key before it moved."""
-
 MAX_NUMBERS = 4_000_000
-"""Numbers in the keys of one map: a second of work for principal components."""
+"""Numbers in the keys of one map of points: a second of work."""
 
-FEWEST_FITTED = 200
-"""Documents that a layout is fitted to, however few are shown."""
+MAX_NAMES = 1000
+"""Values of a field that have a name of their own in columns."""
 
-CACHED = 4
-"""Layouts of a collection that are used again."""
+READ = 10_000
+"""Documents whose keys are read at once."""
+
+FEW_NUMBERS = 8
+"""Different numbers up to which they are names of groups, such as a code or a year."""
+
+LONGEST_NAME = 200
+"""Characters of such a name."""
 
 Plane = Callable[[Floats], Float64]
 """From keys (n, d) to places (n, 2)."""
-
-
-MapLayout = tuple[Plane, list[float] | None]
-"""A fitted layout, and the variance share of each axis of principal components."""
-
-LayoutKey = tuple[int, int, str, int]
-"""Revision, version, method, and the number of documents it is fitted to."""
-
-_layouts: MutableMapping[CollectionStore, dict[LayoutKey, MapLayout]] = WeakKeyDictionary()
 
 
 def chart(collection: Collection, request: MapRequest) -> KeyMap:
@@ -68,26 +60,27 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
             for t-SNE.
     """
     store = collection.store
-    active = request.projection or store.state().projection
-    now = _version(collection, active)
-    was = None if request.before is None else _version(collection, request.before)
-    if was is not None and was.width != now.width:
-        raise InvalidRequest(
-            f"Version {was.number} has keys of {was.width} dimensions and version {now.number} of "
-            f"{now.width}, and movement needs keys of one width. Leave out `before`.",
-            field="before",
-        )
+    method: LayoutMethod = "pca" if request.method == "pca" else "tsne"
+    now, was = _versions(collection, request, method)
     answer = None
     if request.query is not None:
         query = request.query.model_dump(exclude_none=True)
-        answer = collection.search(query, k=100, projection=request.projection, fields=[])
+        answer = collection.search(
+            query, k=100, projection=request.projection, filter=request.filter, fields=[]
+        )
     shown = _sample(collection, request, answer, now.width)
-    method = "pca" if request.method == "pca" else "tsne"
-    plane, explained = _layout(store, now, method, request.limit)
+    layout = fit_layout(collection, now, method)
+    before_plane = layout.place
+    if was is not None and method == "tsne":
+        before_plane = fit_layout(collection, was, method).place
     keys = store.own_keys(np.array([document.row for document in shown], dtype=np.int64))
     rows = keys.rows.tolist()
-    places = dict(zip(rows, _pairs(plane(_means(now, keys))), strict=True))
-    before = {} if was is None else dict(zip(rows, _pairs(plane(_means(was, keys))), strict=True))
+    places = dict(zip(rows, _pairs(layout.place(mean_keys(now, keys))), strict=True))
+    before = (
+        {}
+        if was is None
+        else dict(zip(rows, _pairs(before_plane(mean_keys(was, keys))), strict=True))
+    )
     weights = {} if answer is None else {hit.id: hit.weight for hit in answer.hits}
     points = [
         MapPoint(
@@ -103,20 +96,161 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     ]
     return KeyMap(
         points=points,
-        query=_query(collection, request.query, now, was, plane),
+        query=_query(collection, request.query, (now, layout.place), (was, before_plane)),
         method=method,
-        explained=explained,
-        projection=active,
+        explained=layout.explained,
+        projection=now.number,
         before=request.before,
         documents=store.counts()[0],
     )
 
 
-def _version(collection: Collection, number: int) -> Version:
-    """Read a version with projected keys: where W_K folds into the query, they would not move."""
-    stored = collection.store.version(number)
-    version = Version.of(number, stored, collection.settings.scorer)
-    return Version(number, version.projection.materialised(), version.tuning, version.offsets)
+def chart_columns(collection: Collection, request: MapColumnsRequest) -> MapColumns:
+    """Map all documents of a collection, as columns.
+
+    Nothing that takes long is computed: where no t-SNE is stored and there are more than a few
+    documents, the places are principal components. Documents that came since a layout was fitted
+    stand where their keys are among the others; those whose texts changed stay until it is fitted
+    again.
+
+    Raises:
+        UnknownProjection: a version does not exist.
+        InvalidRequest: the versions have keys of different widths, or there are too few documents
+            for t-SNE.
+    """
+    store, method = collection.store, request.method
+    documents = store.counts()[0]
+    now, was = _versions(collection, request, method)
+    layouts: list[Layout] = []
+    for version in (now, *([] if was is None else [was])):
+        layout = stored_layout(collection, version, method)
+        if layout is None and (method == "pca" or documents <= AT_ONCE):
+            layout = fit_layout(collection, version, method)
+        if layout is not None:
+            layouts.append(layout)
+    if len(layouts) < (1 if was is None else 2):
+        return chart_columns(collection, request.model_copy(update={"method": "pca"}))
+    column = _shown(collection, request)
+    moved = was is not None and was.layout != now.layout
+    places = _places(collection, now, layouts[0], column.rows)
+    before = None
+    if was is not None:
+        through = layouts[0] if method == "pca" else layouts[1]
+        before = places
+        if moved:
+            before = _places(collection, was, through, column.rows, stored=method == "tsne")
+    numbers, names, codes = _coloured(column.values)
+    return MapColumns(
+        ids=column.ids,
+        x=_rounded(places[:, 0]),
+        y=_rounded(places[:, 1]),
+        was_x=None if before is None else _rounded(before[:, 0]),
+        was_y=None if before is None else _rounded(before[:, 1]),
+        colour=request.colour,
+        numbers=numbers,
+        names=names,
+        codes=codes,
+        labels=layouts[0].labels,
+        method=method,
+        explained=layouts[0].explained,
+        pending=None,
+        projection=now.number,
+        before=request.before,
+        moved=moved,
+        documents=documents,
+    )
+
+
+def _shown(collection: Collection, request: MapColumnsRequest) -> Column:
+    """Return the documents to show, of all or of those that pass the filter."""
+    if request.limit == 0:
+        return Column(np.empty(0, np.int64), [], None)
+    column = collection.store.column(request.colour, MAX_DOTS)
+    places = np.arange(len(column.rows))
+    if request.filter:
+        passing = collection.store.matching(compile_filter(request.filter))
+        places = np.flatnonzero(locate(passing, column.rows).present)
+    if len(places) > request.limit:
+        step = -(-len(places) // max(request.limit, 1))
+        places = places[::step][: request.limit]
+    if len(places) == len(column.rows):
+        return column
+    values = column.values
+    return Column(
+        column.rows[places],
+        [column.ids[place] for place in places],
+        None if values is None else [values[place] for place in places],
+    )
+
+
+def _places(
+    collection: Collection, version: Version, layout: Layout, rows: Int64, *, stored: bool = True
+) -> Float64:
+    """Return the places (n, 2) of documents: those of a layout, else where their keys are.
+
+    Args:
+        stored: false where the layout is another version's.
+    """
+    there = locate(layout.rows if stored else np.empty(0, np.int64), rows)
+    places = np.zeros((len(rows), 2))
+    places[there.present] = layout.places[there.places[there.present]]
+    missing = np.flatnonzero(~there.present)
+    for start in range(0, len(missing), READ):
+        part = missing[start : start + READ]
+        keys = collection.store.own_keys(rows[part])
+        present = locate(keys.rows, rows[part])
+        means = layout.place(mean_keys(version, keys)) if len(keys) else np.zeros((1, 2))
+        places[part] = np.where(present.present[:, None], means[present.places], 0.0)
+    return places
+
+
+def _coloured(
+    values: Sequence[Json] | None,
+) -> tuple[list[float | None] | None, list[str] | None, list[int] | None]:
+    """Return values as numbers, or as names and a code for each; of a list the first one counts."""
+    if values is None:
+        return None, None, None
+    firsts = [value[0] if isinstance(value, list) and value else value for value in values]
+    present = [value for value in firsts if value is not None]
+    is_numeric = [isinstance(v, int | float) and not isinstance(v, bool) for v in present]
+    if present and all(is_numeric) and len(set(present)) > FEW_NUMBERS:
+        return [None if v is None else float(v) for v in firsts], None, None  # type: ignore[arg-type]
+    texts = [_name(value) for value in firsts]
+    frequent = Counter(text for text in texts if text is not None).most_common(MAX_NAMES)
+    names = [name for name, _ in frequent]
+    codes = {name: code for code, name in enumerate(names)}
+    return None, names, [-1 if text is None else codes.get(text, -1) for text in texts]
+
+
+def _name(value: Json) -> str | None:
+    if value is None or isinstance(value, dict | list):
+        return None
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text[:LONGEST_NAME]
+
+
+def _rounded(numbers: Float64) -> list[float]:
+    """Return numbers with so many digits that no two pixels of a large screen are one."""
+    most = float(np.abs(numbers).max(initial=0.0)) or 1.0
+    rounded: list[float] = np.round(numbers, max(0, 4 - int(np.floor(np.log10(most))))).tolist()
+    return rounded
+
+
+def _versions(
+    collection: Collection, request: MapRequest | MapColumnsRequest, method: LayoutMethod
+) -> tuple[Version, Version | None]:
+    """Return the version to show and the one before."""
+    now = version_of(collection, request.projection or collection.store.state().projection)
+    if request.before is None:
+        return now, None
+    was = version_of(collection, request.before)
+    if method == "pca" and was.width != now.width:
+        raise InvalidRequest(
+            f"Version {was.number} has keys of {was.width} dimensions and version {now.number} of "
+            f"{now.width}, and movement needs keys of one width. Leave out `before`.",
+            field="before",
+        )
+    return now, was
 
 
 def _sample(
@@ -131,75 +265,11 @@ def _sample(
     return list(by_id.values())[:limit]
 
 
-def _means(version: Version, stored: KeyTable) -> Float64:
-    """Return the mean of each document's keys, by row ascending: (n, d)."""
-    if not len(stored):
-        return np.empty((0, version.width))
-    keys = version.keys(stored)
-    return np.asarray(keys.with_vectors(keys.vectors.astype(np.float64)).means(), np.float64)
-
-
-def _layout(store: CollectionStore, version: Version, method: str, limit: int) -> MapLayout:
-    """Return the layout of a sample of the documents, fitted once for a state of the collection."""
-    fitted_to = min(max(limit, FEWEST_FITTED), max(MAX_NUMBERS // version.width, FEWEST))
-    key = store.state().change, version.number, method, fitted_to
-    layouts = _layouts.setdefault(store, {})
-    if key not in layouts:
-        sample = np.array([document.row for document in store.sample(fitted_to)], dtype=np.int64)
-        means = _means(version, store.own_keys(sample))
-        for outdated in list(layouts)[: len(layouts) - CACHED + 1]:
-            layouts.pop(outdated, None)
-        layouts[key] = _principal(means) if method == "pca" else (_tsne(means), None)
-    return layouts[key]
-
-
-def _principal(keys: Float64) -> tuple[Plane, list[float]]:
-    """Return the first two principal components of keys (n, d), and the variance share of each."""
-    center = keys.mean(axis=0) if len(keys) else np.zeros(keys.shape[1])
-    _, lengths, axes = np.linalg.svd(keys - center, full_matrices=False)
-    axes = np.vstack([axes, np.zeros((2, keys.shape[1]))])[:2]  # (2, d), also for one key
-    # Either sign of an axis is right; this takes the same one each time.
-    largest = np.abs(axes).argmax(axis=1)
-    signs = np.where(axes[np.arange(2), largest] < 0, -1.0, 1.0)
-    total = float((lengths**2).sum()) or 1.0
-    explained = [*(lengths[:2] ** 2 / total).tolist(), 0.0, 0.0][:2]
-    return lambda vectors: (vectors - center) @ (axes * signs[:, None]).T, explained
-
-
-def _tsne(keys: Float64) -> Plane:
-    """Fit t-SNE to keys (n, d); what was not fitted falls between its nearest keys."""
-    if len(keys) < FEWEST:
-        raise InvalidRequest(
-            f"t-SNE shows neighbourhoods, and {len(keys)} documents have none; it takes at least "
-            f"{FEWEST} documents. Ask for method pca.",
-            field="method",
-        )
-    check_deadline(SECONDS_PER_KEY * len(keys))
-    from sklearn.manifold import TSNE
-    from sklearn.neighbors import KNeighborsRegressor
-
-    # A start by components keeps the large shape (Kobak and Linderman 2021). The noise pulls keys
-    # that are equal apart; without a spread the library's own start divides by zero.
-    start = _principal(keys)[0](keys)
-    start = start / (start[:, 0].std() or 1.0) + np.random.default_rng(0).normal(
-        scale=0.01, size=start.shape
-    )
-    fitted = TSNE(
-        perplexity=min(PERPLEXITY, (len(keys) - 1) / 3),
-        max_iter=STEPS,
-        angle=ANGLE,
-        init=1e-4 * start,
-        random_state=0,
-    )
-    places = fitted.fit_transform(keys)
-    # A distance of 0 has all the weight: a fitted key stays where it is.
-    nearest = KNeighborsRegressor(min(NEIGHBOURS, len(keys)), weights="distance")
-    nearest.fit(keys, places)
-    return lambda vectors: np.asarray(nearest.predict(vectors), dtype=np.float64)
-
-
 def _query(
-    collection: Collection, query: Query | None, now: Version, was: Version | None, plane: Plane
+    collection: Collection,
+    query: Query | None,
+    now: tuple[Version, Plane],
+    was: tuple[Version | None, Plane],
 ) -> MapQuery | None:
     if query is None:
         return None
@@ -211,9 +281,12 @@ def _query(
         )
     encoder = QueryEncoder(collection.store, collection.settings, collection.encoder)
     embedding = encoder.encode([query])[0].embeddings[0]
-    (place,) = _pairs(plane(_as_key(now, embedding)))
-    (before,) = [None] if was is None else _pairs(plane(_as_key(was, embedding)))
-    return MapQuery(place, before)
+    version, plane = now
+    (place,) = _pairs(plane(_as_key(version, embedding)))
+    before, plane = was
+    if before is None:
+        return MapQuery(place, None)
+    return MapQuery(place, _pairs(plane(_as_key(before, embedding)))[0])
 
 
 def _as_key(version: Version, embedding: Floats) -> Float64:

@@ -23,6 +23,10 @@ from attend.core.types import StoredDocument as StoredDocument
 from attend.store.filters import Predicate as Predicate
 from attend.store.filters import compile_filter as compile_filter
 from attend.store.words import Lexical
+from attend.values.select import select
+
+PAGE = 1000
+"""Documents read at once where an engine reads its columns by the page."""
 
 
 class KeyRow(NamedTuple):
@@ -52,6 +56,14 @@ class Entry:
     document: Document
     hashes: Hashes
     keys: Sequence[KeyRow] | None
+
+
+class Column(NamedTuple):
+    """Documents by row, ascending, with the value of one field each."""
+
+    rows: Int64
+    ids: list[str]
+    values: list[Json] | None
 
 
 class StaleEntries(Conflict):
@@ -322,6 +334,34 @@ class CollectionStore(Protocol):
 
     def sample(self, size: int) -> list[StoredDocument]:
         """Return documents from all over the collection: the first ones may be all of a kind."""
+
+    def column(self, field: str | None, most: int) -> Column:
+        """Return the ids of documents and their values of one field, in the order of rows.
+
+        Args:
+            field: a path of payload or value, or `@value`; None for no values.
+            most: of more documents every second, third, … is returned.
+        """
+        columns: list[tuple[int, str, Json]] = []
+        after: int | None = 0
+        step = max(1, -(-self.counts()[0] // most))
+        while after is not None:
+            page = self.scroll(after, PAGE)
+            after = page[-1].row if page else None
+            columns += [
+                (
+                    document.row,
+                    document.id,
+                    select(field, document.id, document.value, document.payload, {}),
+                )
+                for document in page
+                if document.row % step == 0
+            ]
+        return Column(
+            np.array([row for row, _, _ in columns], dtype=np.int64),
+            [id for _, id, _ in columns],
+            None if field is None else [value for _, _, value in columns],
+        )
 
     def all_ids(self) -> Iterator[str]: ...
 

@@ -22,6 +22,7 @@ from attend.core.liking import Liking, liked_mask
 from attend.core.types import Float32, Int64, Json
 from attend.store import (
     CollectionStore,
+    Column,
     Entry,
     ExampleSet,
     Hashes,
@@ -48,7 +49,7 @@ from attend.store import (
 from attend.store.connections import Connections
 from attend.store.filters import Predicate
 from attend.store.migrations import migrations
-from attend.store.selection import FieldIndexes, Selection, check_facets, whole_number
+from attend.store.selection import FieldIndexes, Selection, check_facets, read_column, whole_number
 from attend.store.sql import LISTED
 from attend.store.words import TOKENIZER, FewerWords, Lexical, WordCache, WordReader
 
@@ -202,6 +203,9 @@ class Store(CollectionStore):
             [json.dumps(points.tolist())],
         )
         return sql.parsed_documents(rows)
+
+    def column(self, field: str | None, most: int) -> Column:
+        return read_column(self._read(), field, most)
 
     def all_ids(self) -> Iterator[str]:
         return (row[0] for row in self._read().execute("SELECT id FROM documents ORDER BY row"))

@@ -26,6 +26,7 @@ from attend.api.answers import Facet, FacetValue
 from attend.api.base import MAX_FACETS
 from attend.core.errors import AttendError, InvalidRequest
 from attend.core.types import Int64, Json
+from attend.store import Column
 from attend.store.connections import Connections
 from attend.store.filters import (
     BOOLEAN,
@@ -422,6 +423,24 @@ class _FilterReader:
 
 def _has_index(field: str, ready: Mapping[str, int]) -> bool:
     return field in (ID, TEXT) or field in ready
+
+
+# -- columns --------------------------------------------------------------------------------
+
+
+def read_column(db: Database, field: str | None, most: int) -> Column:
+    """Return ids and values of one field; see `CollectionStore.column`."""
+    if field is not None:
+        check_name(field)
+    documents = db.execute("SELECT count(*) FROM documents").fetchone()[0]
+    step = max(1, -(-documents // most))
+    value = "NULL" if field is None else f"coalesce({located(field)}, 'null')"
+    # Rows of deleted documents leave gaps; what is left of them is a sample all the same.
+    select = f"SELECT row, id, {value} FROM documents WHERE row % {step} = 0 ORDER BY row"
+    columns = db.execute(select).fetchall()
+    rows = np.array([row for row, _, _ in columns], dtype=np.int64)
+    values = json.loads(f"[{','.join(text for _, _, text in columns)}]") if field else None
+    return Column(rows, [id for _, id, _ in columns], values)
 
 
 # -- facets ---------------------------------------------------------------------------------

@@ -10,13 +10,28 @@ from flask import Response
 
 from attend import Collection
 from attend.api import feedback as api
-from attend.api.answers import AcrossAnswer, Answer, KeyMap, Matrix, Predicted, Recommended
+from attend.api.answers import (
+    AcrossAnswer,
+    Answer,
+    KeyMap,
+    MapColumns,
+    Matrix,
+    Predicted,
+    Recommended,
+)
 from attend.api.base import ABSENT, Reply, parse
 from attend.api.documents import Deleted
 from attend.api.recommend import RecommendRequest
-from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
+from attend.api.search import (
+    AcrossRequest,
+    BatchRequest,
+    MapColumnsRequest,
+    MapRequest,
+    PlainSearch,
+    SearchRequest,
+)
 from attend.core.errors import AttendError, InvalidRequest, OverTime
-from attend.measure.map import chart
+from attend.measure.map import chart, chart_columns
 from attend.search.hits import cursor, fingerprint, place
 from attend.values.blends import ANSWER_KEYS
 from attend.write import feedback
@@ -112,6 +127,26 @@ def map_keys(collection: str, body: MapRequest) -> KeyMap:
     same documents were under another version.
     """
     return chart(collection_of(collection), body)
+
+
+@operations.add(
+    "POST",
+    "/v1/collections/{collection}/map/columns",
+    example={"colour": "year", "limit": 100},
+    scope="read",
+)
+def map_columns(collection: str, body: MapColumnsRequest) -> MapColumns:
+    """Show up to 100,000 keys in two dimensions, as columns.
+
+    t-SNE is computed in the background after the keys were published. While it is not there,
+    `method` is pca, and `pending` tells the progress; ask again with `limit` 0 to follow it.
+    """
+    opened = collection_of(collection)
+    columns = chart_columns(opened, body)
+    if columns.method != body.method:
+        before = () if body.before is None else (body.before,)
+        columns.pending = context().maps.want(opened, columns.projection, *before)
+    return columns
 
 
 @operations.add(

@@ -47,7 +47,7 @@ READY = {
     "compare": "#picture circle",
     "recommend": "#results > *",
     "teach": "#results .hits li",
-    "map": "#picture circle",
+    "map": "#picture canvas[data-drawn]",
     "document": "#document > *",
     "operate": "#collections tr",
 }

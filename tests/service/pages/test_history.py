@@ -104,6 +104,7 @@ def test_a_view_is_gone_back_to_as_it_was(
     assert tab.in_page(ENTRIES) == entries + 1
     go(tab, "back")
     tab.page.wait_for_url(address)
-    tab.page.wait_for_selector(f"form:not(:has({chosen})) #picture svg", state="attached")
+    drawn = f"form:not(:has({chosen})) #picture :is(svg, canvas[data-drawn])"
+    tab.page.wait_for_selector(drawn, state="attached")
     go(tab, "forward")
     tab.page.wait_for_selector(chosen, state="attached")

@@ -179,13 +179,13 @@ def judgements(most: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("collection", COLLECTIONS)
 def test_map(reader: Tab, collection: str) -> None:
     query = QUERIES[collection][0]
-    reader.open(f"/map?collection={collection}&q={quote(query)}&before=1&projection=2&limit=300")
-    reader.page.wait_for_selector("#picture circle", state="attached")
+    reader.open(f"/map?collection={collection}&q={quote(query)}&before=1&projection=2&method=pca")
+    reader.page.wait_for_selector("#attended li")
     best = found(reader, collection, query, projection=2)[0]
     name = reader.text("#attended li:first-child .name")
     assert best["title"].startswith(name.rstrip("…"))
     total = reader.ask(f"/v1/collections/{collection}")["documents"]
-    assert f"of {total:,} shown" in reader.text("#said")
+    assert f"of {total:,};" in reader.text("#said")
     sound(reader)
 
 

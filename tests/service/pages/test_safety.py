@@ -147,7 +147,7 @@ def test_a_page_works_with_the_key_that_the_browser_was_asked_for(
         credentials = {"username": "me", "password": key}
         context = browser.new_context(http_credentials=credentials)
         tab = Tab(context.new_page(), server).open("/map?collection=points")
-        tab.page.wait_for_selector("#picture circle")
+        tab.page.wait_for_selector("#picture canvas[data-drawn]")
         # The key reads; what it may not do is told in a sentence, and what the page reads beside
         # it takes the sentence away no more.
         waiting: list[Any] = []

@@ -153,7 +153,7 @@ def test_vectors_are_asked_for_by_numbers_or_by_a_document(tab: Tab) -> None:
     tab.page.wait_for_selector("#status:has-text('3')")
     for view, drawn in (
         ("attention", "[data-row]"),
-        ("map", "#picture path"),
+        ("map", "#attended li"),
         ("teach", ".hits li"),
     ):
         tab.open(f"/{view}?collection=spots&q=0+1+0")

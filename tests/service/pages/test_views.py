@@ -13,7 +13,7 @@ import pytest
 from tests.service.pages.conftest import Tab
 
 BOOKS = "/v1/collections/books"
-SHOWN = {"attention": "#picture svg", "compare": "#picture svg", "map": "#picture svg"}
+SHOWN = {"attention": "#picture svg", "compare": "#picture svg"}
 
 
 def count(tab: Tab, selector: str) -> int:
@@ -366,55 +366,6 @@ def test_promoting_and_rolling_back(tab: Tab) -> None:
     tab.page.click("#back")
     tab.page.wait_for_selector("#versions li:has-text('Version 1') .chip")
     assert tab.ask(f"{BOOKS}/projections")["active"] == 1
-
-
-# -- map --------------------------------------------------------------------------------------
-
-
-def test_the_map_has_every_document_the_query_and_the_movement(tab: Tab) -> None:
-    tab.open("map")
-    assert count(tab, "#picture circle") == 80
-    assert count(tab, "#picture path") == 1
-    assert count(tab, "#picture line") > 80  # movements, and links to what is attended
-    assert "80 documents of 80 shown" in tab.text("#said")
-    best = tab.ask(f"{BOOKS}/search", {"query": "a white whale", "projection": 2})["hits"][0]
-    assert tab.text("#attended li:first-child .name") == best["payload"]["title"]
-    tab.page.select_option("[name=colour]", "shelf")
-    tab.page.wait_for_selector("#key li:has-text('garden')")
-    tab.page.hover("#picture circle >> nth=-1")
-    assert best["payload"]["title"] in tab.text("#readout")
-    tab.page.focus("#picture")
-    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
-        tab.page.keyboard.press(key)
-    assert tab.text("#readout").startswith(best["payload"]["title"])
-
-
-def test_tsne_is_drawn_when_asked_for(tab: Tab) -> None:
-    tab.open("map")
-    tab.page.select_option("[name=method]", "tsne")
-    tab.page.wait_for_selector("#said:has-text('lie together')")
-    assert count(tab, "#picture circle") == 80
-    told = tab.ask(f"{BOOKS}/map", {"method": "tsne", "query": "a white whale", "projection": 2})
-    assert told["explained"] is None
-    tab.open("map", collection="of-number")
-    tab.page.select_option("[name=method]", "tsne")
-    tab.page.wait_for_selector("#status:has-text('6 documents have none; it takes at least 8')")
-
-
-def test_the_map_opens_coloured_by_groups_and_a_value_has_one_colour(tab: Tab) -> None:
-    tab.open("/map?collection=books")
-    tab.page.wait_for_selector("#key li")
-    assert tab.page.input_value("[name=colour]") == "shelf"
-    assert tab.page.input_value("[name=method]") == "tsne"
-    colour = "each => [each.innerText, each.firstChild.style.background]"
-    legend = f"[...document.querySelectorAll('#key li')].map({colour})"
-    before = tab.in_page(f"() => {legend}")
-    assert {name for name, _ in before} == {"sea", "horror", "garden", "space"}
-    places = "[...document.querySelectorAll('#picture circle')].length"
-    assert tab.in_page(f"() => {places}") == 80
-    tab.page.fill("[name=q]", "roses")
-    tab.page.wait_for_selector("#attended li")
-    assert tab.in_page(f"() => {legend}") == before
 
 
 # -- document ---------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ export async function savePng(svg, name, factor = 2) {
   save(await new Promise((done) => canvas.toBlob(done, "image/png")), `${name}.png`);
 }
 
+/** The picture that a canvas shows, as it is. */
+export async function savePicture(canvas, name) {
+  save(await new Promise((done) => canvas.toBlob(done, "image/png")), `${name}.png`);
+}
+
 /** Draw again whenever the theme changes. */
 export function onTheme(draw) {
   addEventListener("attend-theme", draw);
