@@ -300,12 +300,10 @@ def described(prepared: Prepared | None, documents: int) -> str:
     counts = f"{built.added:,} added, {built.updated:,} updated, {built.unchanged:,} unchanged."
     if not report:
         return counts
-    if report["promoted"] or report["version"] is None:
+    if report["version"] is None:
         return f"{counts} {report['reason']}"
-    return (
-        f"{counts} Version {report['version']} answers: its confidence is fitted, its ranking is "
-        f"not proved better. {report['reason']}"
-    )
+    proof = "" if report["promoted"] else " Its confidence is fitted; no better ranking is proved."
+    return f"{counts} Version {report['version']} answers from now on.{proof} {report['reason']}"
 
 
 def prepare(data: Data, part: Part, report: Report = lambda message, fraction: None) -> (
