@@ -185,12 +185,12 @@ def test_a_training_that_was_not_promoted_is_not_repeated_after_a_stop(
     library: list[Docstring], tmp_path: Path, tiny_encoder: SentenceEncoder
 ) -> None:
     """A stop between the two trainings once left the demo without a confidence for good."""
-    some = answers_only(library)
+    some = answers_only(library)[:60]
     data = Data(tmp_path, load_encoder=lambda _: tiny_encoder)
     collection = data.create(values=demo.VALUES)
     build(collection, some)
     add_feedback(
-        collection, [{"query": f"question {n}", "id": some[n % 7].name} for n in range(40)]
+        collection, [{"query": f"question {n}", "id": some[n % 7].name} for n in range(24)]
     )
     first = train(collection)
     if first["promoted"]:
@@ -223,9 +223,8 @@ def test_the_desk_learns_from_its_own_answers(
     assert prepared is not None
     assert prepared.built.added == len(texts_of(demo.INTENTS)) - 1
     assert prepared.report["chosen"]["objective"] == "answers"
-    answer = data.collection("desk").search("my parcel is late", mode="soft").answer
-    assert answer is not None
-    assert answer.type == "category"
+    answer: Any = data.collection("desk").search("my parcel is late", mode="soft").answer
+    assert answer["type"] == "category"
     assert prepare(data, part_of("desk")) is None
     data.close()
 
