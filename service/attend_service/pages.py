@@ -20,6 +20,7 @@ from attend.api.answers import Answer
 from attend.api.search import PlainSearch
 from attend.core.errors import OutOfFiles
 from attend.values.select import display_title
+from attend_service.background import shown_work
 from attend_service.context import collection_of, context
 from attend_service.replies import HTML
 from attend_service.security import visible
@@ -113,6 +114,7 @@ def _rendered(template: str, view: PageView, collection: str | None, **more: Any
         collection=collection or first_collection(names),
         read_only=context().settings.read_only,
         pictures=" ".join(context().settings.picture_origin),
+        work=shown_work(),
         **more,
     )
     return Response(text, content_type=f"{HTML}; charset=utf-8")

@@ -1,4 +1,4 @@
-"""What the pages are looked at with: the demo, and a small collection that learned something."""
+"""What the pages are looked at with: the demo's collections, and one that learned from labels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ SCARCE = 3
 
 
 def prepare(folder: Path) -> None:
-    """The demo's collection, and its modules taught by what their functions say, in one folder."""
+    """The demo's collections, and the modules taught by what their functions say, in one folder."""
     folder.mkdir(parents=True, exist_ok=True)
     data = Data(folder)
-    docstrings = standard_library()
-    demo.build(data, docstrings)
-    demo.teach(data.collection())
+    for part in demo.parts():
+        demo.prepare(data, part)
     if MODULES not in data.names() or len(data.collection(MODULES).projections()) == 1:
-        learned(data, docstrings)
+        learned(data, standard_library())
     data.close()
 
 

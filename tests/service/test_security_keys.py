@@ -75,6 +75,7 @@ NEEDS: Mapping[str, str] = {
     "restore_snapshot": "admin",
     "health": "open",
     "readiness": "open",
+    "show_progress": "read",
     "openapi_document": "read",
     "docs": "read",
     "home": "read",
@@ -128,7 +129,7 @@ OWN = {
     "attention_page", "compare_page", "recommend_page", "teach_page", "map_page",
     "add_page", "operate_page", "document_page", "list_models", "embed", "rank", "rank_again",
     "upload_file", "list_files", "show_file", "delete_file", "list_vector_stores",
-    "retrieve_knowledge", "list_qdrant_collections",
+    "retrieve_knowledge", "list_qdrant_collections", "show_progress",
 }  # fmt: skip
 """Those that name no collection in their path, and keep to a key's collections by themselves."""
 

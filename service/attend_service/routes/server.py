@@ -22,6 +22,7 @@ from attend.core.errors import Damaged, EncoderError, InvalidRequest
 from attend.core.settings import Settings
 from attend.exchange.backup import restore_backup, save_backup
 from attend_service import openapi
+from attend_service.background import Work, shown_work
 from attend_service.context import check_opened, collection_of, context
 from attend_service.metrics import MEDIA_TYPE
 from attend_service.operations import Operations
@@ -164,6 +165,15 @@ def readiness() -> tuple[ReadinessAnswer, int]:
     return answer, 200 if state == "ready" else 503
 
 
+@operations.add("GET", "/v1/progress", answer={"state": "idle", "message": ""}, checks_collections=True)
+def show_progress() -> Work:
+    """Show what another process does to the data, such as the demo while it indexes and trains.
+
+    Trainings that this server runs are jobs, and are not shown here.
+    """
+    return shown_work()
+
+
 @operations.add("GET", "/openapi.json", checks_collections=True)
 def openapi_document() -> Response:
     """Give the OpenAPI document of all this."""
@@ -174,7 +184,13 @@ def openapi_document() -> Response:
 def docs() -> Response:
     """Show the OpenAPI document to a reader."""
     operations = list(context().operations.values())
-    text = render_template("docs.html", document=_document(), operations=operations, problems=KINDS)
+    text = render_template(
+        "docs.html",
+        document=_document(),
+        operations=operations,
+        problems=KINDS,
+        work=shown_work(),
+    )
     return Response(text, content_type=f"{HTML}; charset=utf-8")
 
 

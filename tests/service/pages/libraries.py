@@ -29,7 +29,7 @@ def build(folder: Path, encoder: str) -> None:
     data = Data(folder)
     # The demo goes on with a collection that is there: so the encoder may be another one.
     data.create(DEFAULT_COLLECTION, encoder=encoder, values=demo.VALUES)
-    demo.build(data, standard_library())
+    demo.build(data.collection(), standard_library())
     for name in ("scifact", DEFAULT_COLLECTION):
         turned(data.collection(name))
     data.close()
