@@ -153,8 +153,9 @@ def changed_answers(
     Questions are named by their first example: a text stays with the feedback, and goes with it.
 
     Args:
-        held_out: (h,) the questions, of which one that stands twice counts once; first: (2, h) the best document of each before and after, -1
-            for none; values: (2, h) the measure.
+        held_out: (h,) the questions, of which one that stands twice counts once.
+        first: (2, h) the best document of each before and after, -1 for none.
+        values: (2, h) the measure.
     """
     held_out, once = np.unique(held_out, return_index=True)
     first, values = first[:, once], values[:, once]
