@@ -55,14 +55,13 @@ def evidence_of(version: StoredProjection) -> Evidence:
     words, tested = ("", "") if gain is None else (gain.words, gain.tested)
     if report["promoted"]:
         sentence = " · ".join(filter(None, (name, words, "proved")))
-        return Evidence(
-            "proved", sentence, f"Proved better {tested}.".replace(" .", "."), **figures
-        )
+        verdict = f"Proved better: {tested}." if tested else "Proved better."
+        return Evidence("proved", sentence, verdict, **figures)
     units = UNITS.get(_objective(report), "questions")
     subject = "ranking" if units == "questions" else "answers"
     more = report.get("more")
     further = "" if more is None else f": about {more:,} more {units}"
-    none = f"no proof of a gain {tested}".rstrip()
+    none = f"no proof of a gain: {tested}".rstrip(" :")
     end = "." if more is None else f". About {more:,} more {units} would prove such a gain."
     is_fitted = version.tuning.get("threshold") is not None
     words = f"{subject} not proved better{further}"
@@ -102,13 +101,13 @@ def _gain(report: Mapping[str, Any]) -> Gain | None:
     before, after, label, p = view["before"], view["after"], view["label"], view["p"]
     guard = views.get("accuracy")
     if label == "log likelihood" and guard is not None:
-        tested = f"by log likelihood: {_signed(before)} → {_signed(after)}, {_p(p)}"
-        tested += f"; accuracy {guard['before']:.3f} → {guard['after']:.3f}, {_p(guard['p'])}"
+        tested = f"log likelihood {_signed(before)} → {_signed(after)}, {_p(p)}"
         # Accuracy stands first where a gain in it leaves no doubt either.
         if guard["after"] > guard["before"] and guard["p"] < report.get("level", 0):
             words = (
                 f"right in {100 * guard['after']:.0f} of 100, before {100 * guard['before']:.0f}"
             )
+            tested = f"{words}, {_p(guard['p'])}; decided by {tested}"
             return Gain("accuracy", guard["before"], guard["after"], words, tested)
         shares = [f"{100 * math.exp(mean):.0f}" for mean in (after, before)]
         words = f"share of the right answer {shares[0]} %, before {shares[1]} %"
@@ -118,7 +117,7 @@ def _gain(report: Mapping[str, Any]) -> Gain | None:
     subject = {"ratings": "error", "interactions": "recommendations"}.get(objective, "ranking")
     subject = label if measure == label else f"{subject} ({measure})"
     words = f"{subject} {_signed(after)}, before {_signed(before)}"
-    tested = f"in {measure}: {_signed(before)} → {_signed(after)}, {_p(p)}"
+    tested = f"{measure} {_signed(before)} → {_signed(after)}, {_p(p)}"
     return Gain(measure, before, after, words, tested)
 
 

@@ -157,7 +157,10 @@ async function showReport() {
 }
 
 function paintReport() {
-  if (version) byId("report").replaceChildren(drawReport(version, byId("report").clientWidth));
+  if (!version) return;
+  byId("verdict").textContent = version.evidence.verdict;
+  byId("verdict").dataset.state = version.evidence.state;
+  byId("report").replaceChildren(drawReport(version, byId("report").clientWidth));
 }
 
 /** Held-out questions of the training: they are feedback, which not every key shows. */

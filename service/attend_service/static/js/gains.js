@@ -6,6 +6,7 @@ import { colours, frame } from "./pictures.js";
 import { figureTable, signed } from "./report.js";
 
 const [WIDTH, HEIGHT, EDGE] = [420, 230, 40];
+const FIRST = 8; // questions that are not folded
 
 /** A comparison of the API, drawn. */
 export function drawGains(measured) {
@@ -28,7 +29,8 @@ export function drawGains(measured) {
 export function drawChanged(items) {
   const shown = items.filter(isChanged);
   if (!shown.length) return h("p", { class: "quiet" }, "The best document changed from a wrong one to a right one, or back, for none of these.");
-  return h("ol", { class: "plain changed" }, shown.map(changed));
+  const [first, rest] = [shown.slice(0, FIRST), shown.slice(FIRST)].map((part, at) => h("ol", { class: "plain changed", start: at ? FIRST + 1 : null }, part.map(changed)));
+  return h("div", {}, first, shown.length > FIRST ? h("details", { class: "fold" }, h("summary", {}, `${shown.length - FIRST} more`), rest) : null);
 }
 
 const first = ({ documents_before: before, documents_after: after }) => [before[0], after[0]];

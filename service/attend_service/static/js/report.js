@@ -6,12 +6,15 @@ import { number, plural } from "./format.js";
 import { colours, frame } from "./pictures.js";
 import { versionName } from "./versions.js";
 
-const WORDS = { random: "Questions not trained on", latest: "Latest interactions", unseen: "Documents not trained on", new: "New documents among new", mix: "Both, as in use" };
+const WORDS = { random: "Questions not trained on", latest: "Latest interactions", unseen: "Documents not trained on", new: "New documents alone", mix: "Both, as in use" };
 const STEPS = { encoded: "As encoded", feedback: "With feedback", previous: "Version before", trained: "Trained" };
 const [WIDTH, LEAST, ROW, EDGE] = [620, 240, 74, 14];
 const TICKS = 4;
 
-/** The whole report of a version, or a sentence where none was trained, in `room` pixels. */
+/**
+ * The whole report of a version, or a sentence where none was trained, in `room` pixels. What the
+ * server says of its evidence is the page's to show, above; a training's result comes without it.
+ */
 export function drawReport(projection, room = WIDTH) {
   const { report, evidence } = projection;
   if (!report?.reason) {
@@ -21,7 +24,7 @@ export function drawReport(projection, room = WIDTH) {
   return h(
     "div",
     {},
-    h("p", {}, h("strong", {}, evidence?.verdict ?? (report.promoted ? "Promoted." : "Not promoted.")), " ", reason(report, evidence)),
+    evidence ? null : h("p", {}, h("strong", {}, report.promoted ? "Promoted." : "Not promoted."), ` ${report.reason.split(" (")[0].replace(/\.$/, "")}.`),
     rows.length ? scrolled("Gains on held-out questions", gainPicture(rows, Math.max(LEAST, Math.min(WIDTH, room)))) : null,
     rows.length ? h("p", { class: "quiet" }, "Dot: the gain. Line: its 95 % interval; a gain is there where it lies right of zero. The measure that decides is bold.") : null,
     steps(report),
@@ -30,16 +33,11 @@ export function drawReport(projection, room = WIDTH) {
   );
 }
 
-/** The reason without its figures, which the picture and the fold have; nothing where the head says it. */
-function reason({ reason: told, promoted }, evidence) {
-  return evidence && promoted ? "" : `${told.split(" (")[0].replace(/\.$/, "")}.`;
-}
-
 /** The comparisons of a report as rows, the one that decides first; of errors a gain is a fall. */
 function rowsOf(views) {
   const entries = Object.entries(views).filter(([, view]) => view.before !== undefined);
   const rows = entries.map(([name, view]) => ({
-    label: WORDS[name] ?? view.label ?? name,
+    label: WORDS[name] ?? capital(view.label ?? name),
     before: view.before,
     after: view.after,
     ...(view.errors ? turned(view) : { gain: view.difference ?? view.after - view.before, interval: view.interval }),
@@ -50,8 +48,10 @@ function rowsOf(views) {
   return [...rows.filter((row) => row.decides), ...rows.filter((row) => !row.decides)];
 }
 
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
 function turned({ label, difference, interval }) {
-  return { label: `${label} (less is better)`, gain: -difference, interval: interval && [-interval[1], -interval[0]] };
+  return { label: `${capital(label)} (less is better)`, gain: -difference, interval: interval && [-interval[1], -interval[0]] };
 }
 
 /** Each row's gain with its interval around zero, on an axis of its own. */
