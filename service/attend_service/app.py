@@ -38,7 +38,7 @@ from attend_service.keys import KeyRing
 from attend_service.maps import Maps
 from attend_service.metrics import Metrics
 from attend_service.operations import call
-from attend_service.pages import VIEWS
+from attend_service.pages import VIEWS, evidence, roles_of
 from attend_service.readiness import Readiness
 from attend_service.replies import TAR, is_disk_full, respond
 from attend_service.routes import all_operations
@@ -105,7 +105,7 @@ def create_app(
         operations,
         Files(data),
     )
-    app.jinja_env.globals["views"] = VIEWS
+    app.jinja_env.globals |= {"views": VIEWS, "evidence": evidence, "roles_of": roles_of}
     app.before_request(_begin)
     app.after_request(_end)
     app.register_error_handler(Exception, _respond)

@@ -17,13 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from attend import DEFAULT_COLLECTION, Collection
 from attend.api.answers import Answer
+from attend.api.learning import Evidence
 from attend.api.search import PlainSearch
 from attend.core.errors import OutOfFiles
+from attend.core.types import Role
 from attend.values.select import display_title
 from attend_service.background import shown_work
 from attend_service.context import collection_of, context
 from attend_service.replies import HTML
-from attend_service.security import visible
+from attend_service.security import resolved, visible
 
 log = logging.getLogger("attend")
 
@@ -124,6 +126,25 @@ def store_questions(collection: Collection, questions: Sequence[StartQuestion]) 
     """Store the questions that the start page offers for a collection, in its settings."""
     dumped: list[Any] = [question.model_dump(exclude_defaults=True) for question in questions]
     collection.store.put_settings({SETTING: dumped})
+
+
+def roles_of(path: str) -> Sequence[Role]:
+    """Return the roles of the versions that answer on a page; the first that was trained counts."""
+    return ("recommend", "predict", "search") if path == "/recommend" else ("search",)
+
+
+def evidence(name: str, roles: Sequence[Role]) -> Evidence | None:
+    """Return what is proved of the version that answers in the first of some roles; None where the
+    collection cannot be opened, or the request's key does not open it."""
+    try:
+        versions = collection_of(resolved(name)).projections()
+    except OutOfFiles:
+        raise
+    except Exception as error:  # the page says what is wrong with it, if it needs it
+        log.info("Nothing is said about the versions of %r: %s", name, error)
+        return None
+    active = {version.role: version.evidence for version in versions if version.active}
+    return next((active[role] for role in roles if role in active), None)
 
 
 def _start(name: str) -> Mapping[str, Any] | None:

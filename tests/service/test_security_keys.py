@@ -68,6 +68,7 @@ NEEDS: Mapping[str, str] = {
     "cancel_job": "admin",
     "list_projections": "read",
     "show_projection": "read",
+    "show_changed_questions": "write",
     "activate_projection": "admin",
     "roll_back_projection": "admin",
     "metrics": "read",

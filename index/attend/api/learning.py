@@ -128,6 +128,29 @@ class CompareRequest(Request):
     """The measure by which gains are told."""
 
 
+class Evidence(Reply):
+    """What is proved of a version, as a sentence and in its parts.
+
+    The figures are those of the promotion test, on held-out questions.
+    """
+
+    state: Literal["encoded", "added", "proved", "fitted", "unproved"]
+    """encoded: nothing was learned; added: its matrices were; proved: the promotion test was
+    passed; fitted: it has a fitted confidence, and no gain is proved; unproved: neither."""
+    sentence: str
+    verdict: str
+    """The same as the head of a report, with what the promotion test decided by."""
+    measure: str | None = None
+    """The measure of `before` and `after`, which the promotion test decided by."""
+    before: float | None = None
+    after: float | None = None
+    questions: int | None = None
+    """The held-out questions, documents, users or ratings."""
+    more: int | None = None
+    """About how many more would prove the gain that was measured; null where it is proved, where
+    nothing was gained, and where that cannot be told."""
+
+
 class StoredProjection(Reply):
     """A row of the table of projections, without its weights.
 
@@ -145,6 +168,8 @@ class StoredProjection(Reply):
     parent: int | None
     active: bool
     role: Role = "search"
+    evidence: Evidence | None = None
+    """What is proved of it; null where versions are read from the store itself."""
 
 
 class ProjectionList(Reply):
@@ -230,6 +255,23 @@ class QueryDifference(Reply):
     gain: float
     documents_before: Sequence[RankedDocument]
     documents_after: Sequence[RankedDocument]
+
+
+class ChangedQuestions(Reply):
+    """Held-out questions of a training whose best document changed, from a wrong one to a right one
+    or back.
+
+    Their texts are feedback. One whose feedback is deleted is left out.
+    """
+
+    questions: int
+    """The number of questions that were held out, in a random split."""
+    right_first: Sequence[int]
+    """Of how many the best document was right, before and after."""
+    measure: str
+    items: Sequence[QueryDifference]
+    """The largest gain first; of many those with the largest gains and losses. `query` is the id
+    of an example."""
 
 
 class ComparisonAnswer(Reply):

@@ -28,6 +28,7 @@ from attend.core.types import Document, Json, OnStage
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train
+from attend.learning.evidence import with_evidence
 from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import attend, attend_twice
@@ -461,12 +462,14 @@ class Collection(TakesFeedback):
     # -- versions -----------------------------------------------------------------------------
 
     def projections(self) -> list[StoredProjection]:
-        """Return all versions, the first one first.
+        """Return all versions, the first one first, with what is proved of each.
 
         >>> [(version.version, version.kind) for version in books.projections()]
         [(1, 'identity')]
+        >>> books.projections()[0].evidence.sentence
+        'Version 1 · as encoded'
         """
-        return self.store.projections()
+        return with_evidence(self.store.projections())
 
     def add_projection(self, projection: Projection, note: Mapping[str, Json] | None = None) -> int:
         """Store a projection and return its version; `activate` makes it answer.

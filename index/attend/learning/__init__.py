@@ -71,8 +71,11 @@ def train(
         fields: those of `TrainRequest`.
 
     Returns: promoted, reason, version, previous (the version that was active), before, after,
-        views, chosen, tests (those against the previous version) and level (of this one),
-        calibration, figures of what was learned from, seconds.
+        views, chosen, tests (those against the previous version) and level (of this one), more
+        (about how many more held-out units would prove the gain that was measured), calibration,
+        figures of what was learned from, seconds; of the ranking objective also steps (held-out
+        means as encoded, with feedback and trained) and changed (held-out questions whose best
+        document changed, by the ids of their examples).
 
     Raises:
         InvalidRequest: a field out of range, or a collection that cannot be learned.
@@ -123,7 +126,7 @@ def _publish(task: Task, trained: Trained, learned: NewVersion) -> dict[str, Jso
         counted, reason = {}, f"{trained.verdict.reason} But: {error}"
         trained = trained._replace(verdict=trained.verdict._replace(promote=False, reason=reason))
     promotes = task.request.promote and trained.verdict.promote
-    result = task.report(*trained[:5])
+    result = {**task.report(*trained[:5]), **trained.held_out}
     result["calibration"] = dict(learned.calibration)
     result["kept"] = task.request.promote
     if promotes:

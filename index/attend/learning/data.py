@@ -462,8 +462,13 @@ class ServedVersion:
 
     def ndcg(self, questions: Questions, among: Bool | None = None) -> Float64:
         """nDCG@10 of questions (q,) over some documents (n,), all if None."""
+        return self.judged(questions, among)[0]
+
+    def judged(self, questions: Questions, among: Bool | None = None) -> tuple[Float64, Int64]:
+        """Return nDCG@10 of questions (q,) over some documents (n,), all if None, and the best
+        document (q,) of each."""
         ranked = np.arange(len(self.table)) if among is None else np.flatnonzero(among)
-        values = [np.empty(0)]
+        values, first = [np.empty(0)], [np.empty(0, dtype=np.int64)]
         for block in blocks(questions.count, 16 * len(self.table.vectors) * self.mechanism.heads):
             part = questions.some(np.arange(questions.count)[block])
             words = self.words(part.lexical.toarray()[:, ranked], part.coverage)
@@ -478,7 +483,8 @@ class ServedVersion:
             best = top_places(scores, CUT)
             grades = part.relevant.toarray()[:, ranked]
             values.append(ndcg(np.take_along_axis(grades, best, axis=1), ideal_dcg(grades)))
-        return np.concatenate(values)
+            first.append(ranked[best[:, 0]] if len(ranked) else np.full(len(best), -1))
+        return np.concatenate(values), np.concatenate(first)
 
     def _scored_again(self, embeddings: Float32, ranked: Int64, scores: Floats) -> Floats:
         """Return scores (q, c) of some documents by keys and words, with a second layer."""

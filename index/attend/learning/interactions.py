@@ -530,7 +530,9 @@ class InteractionsTrainer:
             if mine.any():
                 judged.append(Judged.of(fold.split, fold.users[mine], values))
         request = self.request.model_copy(update={"share_seen": share_seen})
-        choice, criteria = selection.contest(judged, request, look, labels=LABELS, least=LEAST_GAIN)
+        choice, criteria, _ = selection.contest(
+            judged, request, look, labels=LABELS, least=LEAST_GAIN
+        )
         verdict = selection.decide(criteria, look, measure=MEASURE, units="users")
         choices: dict[str, Json] = {
             "objective": "interactions",

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from attend.api.base import parse
-from attend.api.learning import TrainRequest
 from attend.core.arrays import KeyTable, top, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import (
@@ -40,7 +38,6 @@ from attend.learning.task import (
     FEWEST_QUESTIONS,
     NewVersion,
     NothingToLearn,
-    Progress,
     PromotionVerdict,
     Task,
     Trained,
@@ -129,11 +126,20 @@ class Ranked(NamedTuple):
     Attributes:
         basis: the fit, and the candidates among all documents, as searches rank; None of the
             active version.
+        first: (h,) the best of all documents for each question; of the active version alone.
     """
 
     ndcg: Mapping[Split, Float64]
     basis: tuple[Fitted, Candidates] | None = None
+    first: Int64 | None = None
 
+
+UNTRAINED = (
+    RankingChoice(0.0, 0.0, DEFAULT_LEXICAL, DEFAULT_COVERAGE, layer=DEFAULT_LAYER),
+    RankingChoice(0.0, 0.0, DEFAULT_LEXICAL, DEFAULT_COVERAGE),
+    RankingChoice(0.0),
+)
+"""How a collection answers that was not trained, without feedback: the first that was tried."""
 
 Rankings = dict[RankingChoice | None, Ranked]
 """A fold under every choice; by None of what answers now."""
@@ -179,7 +185,7 @@ class RankingTrainer:
         self.material = ranking_model.read_questions(
             self.collection, last, seed, with_texts=with_texts
         )
-        self.memory, questions, previous, figures, _ = self.material
+        self.memory, questions, previous, figures, *_ = self.material
         if questions.count < FEWEST_QUESTIONS:
             raise NothingToLearn(
                 f"{questions.count} questions with a relevant document are stored, and "
@@ -217,7 +223,7 @@ class RankingTrainer:
             for split in fold.splits
         ]
         look = self.task.look(len(np.unique(self.groups)))
-        choice, criteria = selection.contest(
+        choice, criteria, nested = selection.contest(
             judged, request, look, groups=self.groups, least=LEAST_GAIN
         )
         note = OFFSETS if choice.share > 0 and "offsets" in request.parts else ""
@@ -233,7 +239,76 @@ class RankingTrainer:
         }
         before, after = ({MEASURE: verdict.views["mix"][side]} for side in ("before", "after"))
         fit = partial(self.fit, choice, rankings)
-        return Trained(verdict, self.material.figures, before, after, choices, fit)
+        held_out: dict[str, Json] = {
+            "steps": self._steps(judged, verdict),
+            "changed": self._changed(
+                rankings,
+                [one for fold, one in zip(judged, nested, strict=False) if fold.split == "random"],
+            ),
+        }
+        return Trained(verdict, self.material.figures, before, after, choices, fit, held_out)
+
+    def _steps(
+        self, judged: Sequence[Judged[RankingChoice]], verdict: PromotionVerdict
+    ) -> list[dict[str, Json]]:
+        """Return the held-out means of each step of learning: as encoded, with feedback, trained.
+
+        A question is answered without its own feedback. The step that the active version is has
+        the means of the promotion test.
+        """
+        sides: list[dict[str, Json]] = [
+            {name: view[side] for name, view in verdict.views.items()}
+            for side in ("before", "after")
+        ]
+        active = self.task.active
+        means: dict[str, Json] = {}
+        if self.task.settings.encoder is None or "words" in self.request.parts:
+            tried = judged[0].after
+            plain = next(choice for choice in UNTRAINED if choice in tried)
+            for name, memory in zip(("encoded", "feedback"), MEMORY, strict=True):
+                choice = plain._replace(memory=memory)
+                means[name] = selection.means_of(judged, choice, self.request.share_seen)
+        if active.kind == "identity" and not active.tuning:
+            means["feedback" if self.active.memory else "encoded"] = sides[0]
+        else:
+            means["previous"] = sides[0]
+        means["trained"] = sides[1]
+        return [{"name": name, "means": mean} for name, mean in means.items() if mean is not None]
+
+    def _changed(
+        self, rankings: Sequence[Rankings], choices: Sequence[RankingChoice]
+    ) -> dict[str, Json] | None:
+        """Return the questions of random folds whose best document changed: `changed_answers`.
+
+        Args:
+            choices: that of each random fold.
+        """
+        folds = zip(self.folds, rankings, strict=True)
+        random = [(fold, row) for fold, row in folds if fold.splits[0] == "random"]
+        parts: list[tuple[Int64, Int64, Float64]] = []
+        for (fold, row), choice in zip(random, choices, strict=False):
+            before, after = row[None], row[choice]
+            assert before.first is not None  # the active version's
+            first = np.stack([before.first, self._first(fold, after, choice)])
+            values = np.stack([before.ndcg["random"], after.ndcg["random"]])
+            parts.append((fold.held_out, first, values))
+        if not parts:
+            return None
+        columns = (np.concatenate(column, axis=-1) for column in zip(*parts, strict=True))
+        return ranking_model.changed_answers(self.collection, self.material, *columns)
+
+    def _first(self, fold: QuestionFold, ranked: Ranked, choice: RankingChoice) -> Int64:
+        """Return the best of all documents for each question of a fold under a choice, -1 for
+        none."""
+        assert ranked.basis is not None  # only the active version has none
+        fitted, candidates = ranked.basis
+        factors = choice.examples, choice.lexical, choice.coverage, choice.votes
+        scores = candidates.scores(*factors)
+        if choice.layer:
+            questions = self._moved(fold, choice.memory, fitted.deep)
+            scores = choice.again(candidates, *self._layers(fitted, questions, [candidates]))
+        best = scores.argmax(axis=1)[:, None]
+        return np.asarray(np.take_along_axis(candidates.documents, best, axis=1)[:, 0])
 
     def fit(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> NewVersion:
         """Fit a choice to everything, and calibrate it by what is held out meanwhile."""
@@ -334,8 +409,9 @@ class RankingTrainer:
         served = ServedVersion(version, self.task.settings, table)
         strength = version.memory if self.moves else 0.0
         questions = self._moved(fold, strength, version.projection.deep)
-        ndcg = {split: served.ndcg(questions, fold.ranked(split)) for split in fold.splits}
-        return {None: Ranked(ndcg)}
+        judged = {split: served.judged(questions, fold.ranked(split)) for split in fold.splits}
+        ndcg = {split: values for split, (values, _) in judged.items()}
+        return {None: Ranked(ndcg, first=judged[fold.splits[0]][1])}
 
     def _moved(self, fold: QuestionFold, strength: float, deep: Floats | None) -> Questions:
         """Return a fold's questions, moved by those that the fold leaves to learn from.
@@ -582,81 +658,3 @@ def moved_without_answers(
         as_is = questions.embeddings[[question]]
         moved[question] = (as_is if left is None else left.moved(as_is, strength))[0]
     return moved
-
-
-# -- two encoders ----------------------------------------------------------------------------------
-
-
-def compare_encoders(
-    before: StoredCollection, after: StoredCollection, progress: Progress
-) -> PromotionVerdict:
-    """Put a collection with another encoder to the promotion test, as a trained version is.
-
-    The collection before answers as its active version would that had not seen the held-out
-    questions; the one after as it does.
-
-    Raises:
-        NothingToLearn: the questions with texts are too few, or too alike, to tell.
-    """
-    request = parse(TrainRequest, {})
-    task = Task(before, request, progress)
-    # Feedback moves the queries of either.
-    trainer = RankingTrainer(task, with_texts=True, moves=False)
-    material = ranking_model.read_questions(after, -1, request.seed, with_texts=True)
-    version = data.active_version(Task(after, request))
-    served = ServedVersion(version, after.settings, material.memory)
-    folds, columns = trainer.folds, _columns(trainer, after, material.memory)
-    current = selection.cross_validate(folds, [trainer.rank_as_now], task.watching("trying"))
-    rows: list[tuple[Judged[RankingChoice], Float64]] = [
-        (
-            Judged(split, fold.held_out, ranked[None].ndcg[split], {}),
-            _ndcg_elsewhere(served, material.questions, fold, split, columns),
-        )
-        for fold, ranked in zip(folds, current, strict=True)
-        for split in fold.splits
-    ]
-    outcomes = selection.outcomes_of(*zip(*rows, strict=True))
-    tried = f"encoder {after.settings.encoder}"
-    look = task.look(len(np.unique(trainer.groups)), tried)
-    before.store.put_settings(task.counted(look, tried))
-    return selection.decide(
-        selection.compare_splits(
-            outcomes,
-            request.share_seen,
-            groups=trainer.groups,
-            significance=look.level,
-            least=LEAST_GAIN,
-        ),
-        look,
-        measure=MEASURE,
-        units="questions",
-        note="" if "unseen" in outcomes else UNMEASURED,
-    )
-
-
-def _columns(before: RankingTrainer, after: StoredCollection, there: Memory) -> Int64:
-    """Return where documents (n,) of a training are in another collection's; -1 without a label."""
-    columns = np.full(len(before.memory), -1, dtype=np.int64)
-    labelled = np.unique(before.material.questions.relevant.indices)
-    documents = before.collection.store.documents(before.memory.rows[labelled], texts=False)
-    counterparts = after.store.find([document.id for document in documents.values()])
-    for place in labelled.tolist():
-        document = documents.get(int(before.memory.rows[place]))
-        if document is not None and document.id in counterparts:
-            columns[place] = np.searchsorted(there.rows, counterparts[document.id].row)
-    return columns
-
-
-def _ndcg_elsewhere(
-    served: ServedVersion, questions: Questions, fold: QuestionFold, split: Split, columns: Int64
-) -> Float64:
-    """Return nDCG@10 of a fold's held-out questions in another collection of the same examples.
-
-    Args:
-        columns: where the documents (n,) of the fold are there.
-    """
-    blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
-    blocked[columns[fold.blocked & (columns >= 0)]] = True
-    training = questions.without(blocked).some(fold.trained)
-    there = replace(fold, training=training, blocked=blocked)
-    return served.ndcg(there.judging(questions), there.ranked(split))

@@ -58,6 +58,7 @@ class RankingMaterial(NamedTuple):
     Attributes:
         previous: what the active version learned from.
         texts: (q,) of the questions; None of one that is a vector.
+        examples: (q,) the id of the first example of each.
     """
 
     memory: Memory
@@ -65,6 +66,7 @@ class RankingMaterial(NamedTuple):
     previous: Questions
     figures: Mapping[str, Json]
     texts: Sequence[str | None]
+    examples: Int64
 
 
 def read_questions(
@@ -103,7 +105,9 @@ def read_questions(
         "last_example": int(learned.ids.max(initial=-1)),
     }
     everything, previous = questions(learned.ids >= 0), questions(learned.ids <= last)
-    return RankingMaterial(memory, everything, previous, figures, texts)
+    first = np.full(len(learned.texts), np.iinfo(np.int64).max)
+    np.minimum.at(first, learned.questions, learned.ids)
+    return RankingMaterial(memory, everything, previous, figures, texts, first[members])
 
 
 def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:
@@ -129,6 +133,57 @@ def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Spars
         return relevant, judged
 
     return labels
+
+
+MOST_CHANGED = 50
+"""Questions whose best document changed that a report names: those with the largest gains and
+losses."""
+
+
+def changed_answers(
+    collection: StoredCollection,
+    material: RankingMaterial,
+    held_out: Int64,
+    first: Int64,
+    values: Float64,
+) -> dict[str, Json]:
+    """Return how often the best document was right, and the questions where it changed from a wrong
+    one to a right one or back, by gain.
+
+    Questions are named by their first example: a text stays with the feedback, and goes with it.
+
+    Args:
+        held_out: (h,) the questions, of which one that stands twice counts once.
+        first: (2, h) the best document of each before and after, -1 for none.
+        values: (2, h) the measure.
+    """
+    held_out, once = np.unique(held_out, return_index=True)
+    first, values = first[:, once], values[:, once]
+    right = np.zeros(first.shape, dtype=bool)
+    for side in (0, 1):
+        there = first[side] >= 0
+        grades = material.questions.relevant[held_out[there], first[side][there]]
+        right[side][there] = np.asarray(grades).ravel() > 0
+    gains = values[1] - values[0]
+    shown = np.flatnonzero((right[0] != right[1]) & (first >= 0).all(axis=0))
+    shown = shown[np.argsort(-gains[shown], kind="stable")]
+    if len(shown) > MOST_CHANGED:
+        shown = np.concatenate([shown[: MOST_CHANGED // 2], shown[-(MOST_CHANGED // 2) :]])
+    rows = material.memory.rows[first[:, shown]]
+    documents = collection.store.documents(np.unique(rows), texts=False)
+    items: list[dict[str, Json]] = [
+        {
+            "example": int(material.examples[held_out[place]]),
+            "before": float(values[0, place]),
+            "after": float(values[1, place]),
+            "documents": [documents[row].id for row in pair],
+            "right": right[:, place].tolist(),
+        }
+        for place, pair in zip(shown.tolist(), rows.T.tolist(), strict=True)
+        if all(row in documents for row in pair)
+    ]
+    counts = right.sum(axis=1).tolist()
+    return {"questions": len(held_out), "right_first": counts, "items": items}
 
 
 # -- folds -----------------------------------------------------------------------------------------

@@ -188,16 +188,15 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     return choices[nearest]
 
 
-def nested_outcomes(
+def nested_choices(
     judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf
-) -> dict[Split, Outcome]:
-    """Return each split's held-out values, each fold under the choice of all other units.
+) -> list[C]:
+    """Return the choice of all other units for each fold of a split.
 
     All splits hold out the same units: those of a fold have no say in it by way of another split
     either.
     """
-
-    after = []
+    choices = []
     for fold in judged:
         others = []
         for split, units, before, values in judged:
@@ -205,18 +204,40 @@ def nested_outcomes(
             if left.any():
                 apart = {choice: column[left] for choice, column in values.items()}
                 others.append(Judged(split, units[left], before[left], apart))
-        after.append(fold.after[best(others or judged, share_seen, tolerance)])
-    return outcomes_of(judged, after)
+        choices.append(best(others or judged, share_seen, tolerance))
+    return choices
+
+
+def nested_outcomes(
+    judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf
+) -> dict[Split, Outcome]:
+    """Return each split's held-out values, each fold under the choice of all other units."""
+    choices = nested_choices(judged, share_seen, tolerance)
+    return outcomes_of(judged, [fold.after[one] for fold, one in zip(judged, choices, strict=True)])
 
 
 def contest(
     judged: Sequence[Judged[C]], request: TrainRequest, look: Look, **test: Any
-) -> tuple[C, list[Criterion]]:
-    """Return the best choice, and what nested choices must show of it: see `compare_splits`."""
+) -> tuple[C, list[Criterion], list[C]]:
+    """Return the best choice, what nested choices must show of it (see `compare_splits`), and the
+    nested choice of each fold."""
     share_seen, tolerance = request.share_seen, request.tolerance
-    outcomes = nested_outcomes(judged, share_seen, tolerance)
+    choices = nested_choices(judged, share_seen, tolerance)
+    after = [fold.after[choice] for fold, choice in zip(judged, choices, strict=True)]
+    outcomes = outcomes_of(judged, after)
     test |= {"tolerance": tolerance, "significance": look.level}
-    return best(judged, share_seen, tolerance), compare_splits(outcomes, share_seen, **test)
+    criteria = compare_splits(outcomes, share_seen, **test)
+    return best(judged, share_seen, tolerance), criteria, choices
+
+
+def means_of(judged: Sequence[Judged[C]], choice: C, share_seen: float) -> dict[str, float] | None:
+    """Return the mean of each split and of their mix under one choice for all folds, held out;
+    None where it was not tried."""
+    if any(choice not in fold.after for fold in judged):
+        return None
+    outcomes = outcomes_of(judged, [fold.after[choice] for fold in judged])
+    means = {str(split): float(outcome.after.mean()) for split, outcome in outcomes.items()}
+    return {**means, "mix": float(mixed(outcomes, share_seen).after.sum())}
 
 
 def outcomes_of(judged: Sequence[Judged[C]], after: Sequence[Float64]) -> dict[Split, Outcome]:
@@ -316,7 +337,8 @@ class Criterion:
             share of the one before. None where any loss may be.
         significance: the chance of an error that the test may have.
         figures: the label, both means, their difference with its interval, and the p-value: where
-            a gain is needed that of no gain, else that of no difference.
+            a gain is needed that of no gain, else that of no difference; whether less is better,
+            and whether a gain in it decides.
         change: the difference of the means, above zero where what was learned is better.
         gained: whether the gain leaves no doubt, however small it is.
         worst: the largest change for the worse that is not ruled out, neither by the interval of
@@ -369,6 +391,8 @@ class Criterion:
             "p": paired_randomisation(*better, greater=self.gain),
             "queries": len(self.before),
             "groups": len(earlier),
+            "errors": self.errors,
+            "decides": self.gain,
         }
         self.change = -difference if self.errors else difference
         self.gained = self.figures["p"] < self.significance and self.change > 0
@@ -452,7 +476,21 @@ def decide(
         summary = f"{measure}: {summary}"
     views = {criterion.name: criterion.figures for criterion in criteria}
     promote = look.counts and gained and not (lost or unsafe or small)
-    return PromotionVerdict(promote, f"{why} ({summary}).", views, look)
+    more = None if promote or lost else _further(needed, unsafe, look)
+    return PromotionVerdict(promote, f"{why} ({summary}).", views, look, more)
+
+
+def _further(needed: Sequence[Criterion], unsafe: Sequence[Criterion], look: Look) -> int | None:
+    """Return about how many more units would prove such a gain, and no loss, as the reason says;
+    None where nothing is gained, or the measured units cannot tell."""
+    counts: list[int | None] = [0 if look.counts else look.due - look.groups]
+    if any(criterion.change <= max(criterion.smallest, 0.0) for criterion in needed):
+        return None
+    counts += [_gain_missing(criterion) for criterion in needed if not criterion.gained]
+    if unsafe:
+        counts.append(_unsafe_missing(unsafe))
+    known = [count for count in counts if count is not None]
+    return max(known) or None if len(known) == len(counts) else None
 
 
 def _unproved(criterion: Criterion, measure: str, units: str) -> str:
@@ -466,27 +504,41 @@ def _unproved(criterion: Criterion, measure: str, units: str) -> str:
     p, level = criterion.figures["p"], criterion.significance
     return (
         f"The gain in {measure} may be chance: p is {p:.4f} on {count}, and has to be below "
-        f"{level:.4f}; {_more([criterion.units_for(criterion.change)], criterion)} would show such "
-        f"a gain"
+        f"{level:.4f}; {_more(_gain_missing(criterion))} would show such a gain"
     )
 
 
-def _more(enough: Sequence[int | None], criterion: Criterion) -> str:
-    """Return how many more units are needed than there are: as many as the most of these."""
+def _more(missing: int | None) -> str:
+    """Return how many more units are needed than there are, for a sentence."""
+    return "many more" if missing is None else f"about {missing:,} more"
+
+
+def _missing(enough: Sequence[int | None], criterion: Criterion) -> int | None:
+    """Return how many more units are needed than there are; None where that cannot be told."""
     most = max((count for count in enough if count), default=0)
     if None in enough or not most:
-        return "many more"
-    return f"about {max(1, round(most - len(criterion.before))):,} more"
+        return None
+    return max(1, round(most - len(criterion.before)))
+
+
+def _gain_missing(criterion: Criterion) -> int | None:
+    """Return how many more units would show a gain as large as the measured one."""
+    return _missing([criterion.units_for(criterion.change)], criterion)
+
+
+def _unsafe_missing(unsafe: Sequence[Criterion]) -> int | None:
+    """Return how many more units would rule losses out, if nothing is lost."""
+    enough = [item.units_for(item.limit + max(item.change, 0.0)) for item in unsafe]
+    return _missing(enough, min(unsafe, key=lambda item: len(item.before)))
 
 
 def _untold(unsafe: Sequence[Criterion], units: str) -> str:
     """Return a clause on the losses that held-out units do not rule out yet."""
     label, limit = " and ".join(item.label for item in unsafe), unsafe[0].limit
     fewest = min(unsafe, key=lambda item: len(item.before))
-    enough = [item.units_for(item.limit + max(item.change, 0.0)) for item in unsafe]
     return (
         f"a loss of more than {limit:.3g} is not ruled out on {label}: that takes "
-        f"{_more(enough, fewest)} held-out {units} if nothing is lost, and there are "
+        f"{_more(_unsafe_missing(unsafe))} held-out {units} if nothing is lost, and there are "
         f"{len(fewest.before):,}"
     )
 

@@ -106,12 +106,18 @@ class Look(NamedTuple):
 
 
 class PromotionVerdict(NamedTuple):
-    """Whether to promote, why, the figures of each comparison, and the look that they are of."""
+    """Whether to promote, why, the figures of each comparison, and the look that they are of.
+
+    Attributes:
+        more: about how many more units would prove the gain that was measured; None where it is
+            proved, where nothing was gained, and where the measured units cannot tell.
+    """
 
     promote: bool
     reason: str
     views: Mapping[str, Mapping[str, Json]] = {}
     look: Look = Look(0)
+    more: int | None = None
 
 
 class NewVersion(NamedTuple):
@@ -139,6 +145,7 @@ class Trained(NamedTuple):
         before, after: means by measure.
         choices: what was chosen, for the report; it names the objective.
         fit: fits the choice to everything, calibrated.
+        held_out: more of what was measured on held-out units, for the report.
     """
 
     verdict: PromotionVerdict
@@ -147,6 +154,7 @@ class Trained(NamedTuple):
     after: Mapping[str, Json]
     choices: Mapping[str, Json]
     fit: Callable[[], NewVersion]
+    held_out: Mapping[str, Json] = {}
 
 
 class Trainer(Protocol):
@@ -273,6 +281,7 @@ class Task:
             "tests": verdict.look.number,
             "level": verdict.look.level,
             "groups": verdict.look.groups,
+            "more": verdict.more,
             "calibration": {},
             **figures,
             "seconds": self.seconds,

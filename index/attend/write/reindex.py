@@ -21,8 +21,8 @@ from attend.collection.versions import Version
 from attend.core.errors import CollectionExists, Conflict, InvalidRequest
 from attend.core.types import Document, Json, OnStage
 from attend.encoder import canonical_name
+from attend.learning.encoders import compare_encoders
 from attend.learning.interactions import ITEMS
-from attend.learning.ranking import compare_encoders
 from attend.learning.task import NothingToLearn, objective_of
 from attend.recommend.weights import ItemWeights
 from attend.store import ROLES, StoredProjection

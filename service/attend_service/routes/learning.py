@@ -14,6 +14,7 @@ from attend.api import learning as api
 from attend.api.base import Reply
 from attend.api.documents import Deleted
 from attend.core.errors import InvalidRequest, UnknownProjection
+from attend.learning.evidence import changed_questions
 from attend.measure.rankings import VersionName, compare_judged
 from attend.store import CollectionStore, StoredProjection
 from attend.write.feedback import add_feedback
@@ -193,6 +194,16 @@ def list_projections(collection: str) -> api.ProjectionList:
 def show_projection(collection: str, version: int) -> StoredProjection:
     """Show a projection, with the whole report of the training that made it."""
     return _version(collection_of(collection).projections(), version)
+
+
+@projections.add("GET", f"{PROJECTION}/questions", scope="write", reads=True)
+def show_changed_questions(collection: str, version: int) -> api.ChangedQuestions:
+    """List the held-out questions of a projection's training whose best document changed.
+
+    They are feedback, whose texts only a key that may add feedback shows.
+    """
+    opened = collection_of(collection)
+    return changed_questions(opened.store, _version(opened.projections(), version))
 
 
 @projections.add("POST", f"{PROJECTION}/activate")

@@ -128,7 +128,7 @@ def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def chosen(monkeypatch: pytest.MonkeyPatch, choice: RankingChoice) -> None:
     """Whatever was tried, this is chosen, and promoted."""
     verdict = PromotionVerdict(True, "as the test has it", {"mix": {"before": 0.0, "after": 1.0}})
-    monkeypatch.setattr(selection, "contest", lambda *given, **named: (choice, []))
+    monkeypatch.setattr(selection, "contest", lambda *given, **named: (choice, [], []))
     monkeypatch.setattr(selection, "decide", lambda *given, **named: verdict)
 
 

@@ -305,7 +305,7 @@ def forced(monkeypatch, choice: RankingChoice) -> None:
     """Whatever was tried, this is chosen, and promoted."""
     figures = {"before": 0.0, "after": 1.0}
     verdict = PromotionVerdict(True, "as the test has it", {"mix": figures})
-    monkeypatch.setattr(selection, "contest", lambda *given, **named: (choice, []))
+    monkeypatch.setattr(selection, "contest", lambda *given, **named: (choice, [], []))
     monkeypatch.setattr(selection, "decide", lambda *given, **named: verdict)
 
 

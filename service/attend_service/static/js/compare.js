@@ -2,9 +2,9 @@
 
 import { batch, get, latest, of, post } from "./api.js";
 import { byId, h, tell, tried } from "./dom.js";
-import { percent, short } from "./format.js";
+import { percent, plural, short } from "./format.js";
 import { onTheme, savePng, saveSvg } from "./pictures.js";
-import { drawGains } from "./gains.js";
+import { drawChanged, drawGains } from "./gains.js";
 import { queryOf } from "./queries.js";
 import { drawReport } from "./report.js";
 import { slopes } from "./slope.js";
@@ -19,7 +19,7 @@ const field = (name) => form.elements[name];
 
 let found = [];
 let chosen = 0;
-let report = null;
+let version = null; // the one after, with its report
 let gains = null;
 
 /** The versions of the collection, the active one against its parent unless the address says more. */
@@ -36,8 +36,7 @@ async function open(given = {}) {
     }
     tell(byId("status"), null);
     if (alone(projections)) return remember();
-    await suggest();
-    changed();
+    await changed();
   } catch (error) {
     tell(byId("status"), error);
   }
@@ -54,25 +53,18 @@ function alone(projections) {
   return only;
 }
 
-/** Queries that were taught, where the address names none: an empty box shows nothing. */
-async function suggest() {
-  if (field("q").value.trim()) return;
-  const { items } = await get(`${of(field("collection").value, "feedback")}?limit=100`);
-  const queries = new Set(items.filter((each) => each.query && each.label > 0).map((each) => each.query));
-  field("q").value = [...queries].slice(0, SUGGESTED).join("\n");
-}
-
-function changed() {
+/** Show both versions; without a query those that gained most on what was held out. */
+async function changed() {
   remember();
-  showReport();
+  await Promise.all([showReport(), showQuestions()]);
   ask();
 }
 
 const ask = latest(async () => {
-  const said = lines().map(([query]) => query);
+  const queries = lines().map(([query]) => query);
   await tried("search", async () => {
-    const sides = await Promise.all(["before", "after"].map((name) => ranked(said, Number(field(name).value))));
-    found = said.map((query, at) => ({ query, before: sides[0][at], after: sides[1][at] }));
+    const sides = await Promise.all(["before", "after"].map((name) => ranked(queries, Number(field(name).value))));
+    found = queries.map((query, at) => ({ query, before: sides[0][at], after: sides[1][at] }));
     chosen = Math.min(chosen, Math.max(0, found.length - 1));
     paint();
   });
@@ -92,7 +84,8 @@ async function measure() {
   byId("measure").disabled = true;
   try {
     gains = await post(of(field("collection").value, "compare"), { before, after, ...(items.length ? { items } : {}) });
-    byId("source").textContent = items.length ? "On the judgements in the list." : "On the newest examples gathered, which a version may have learned from: the promotion test above is on questions that were held out.";
+    const which = items.length ? `the ${plural(items.length, "judgement")} in the list` : `the ${plural(gains.queries, "newest taught question")}, which a version may have learned from`;
+    byId("source").textContent = `Measured now on ${which}: these are not the held-out questions above. Feedback moves no query here.`;
     tell(byId("status"), null);
     paintGains();
   } catch (error) {
@@ -110,7 +103,8 @@ async function ranked(queries, projection) {
   if (!queries.length) return [];
   const k = Number(field("n").value);
   const asked = await Promise.all(queries.map((line) => queryOf(field("collection").value, line)));
-  const searches = asked.map((query) => ({ query, k, projection, fields: [], title: true }));
+  const memory = field("feedback").checked ? {} : { memory: 0 };
+  const searches = asked.map((query) => ({ query, k, projection, fields: [], title: true, ...memory }));
   const { answers } = await batch(field("collection").value, searches, queries);
   return answers.map(({ hits }) => hits.map((hit) => ({ id: hit.id, title: hit.title, weight: hit.weight })));
 }
@@ -122,6 +116,9 @@ function paint() {
   const names = ["before", "after"].map((name) => `Version ${field(name).value}`);
   const { query, before, after } = found[chosen];
   place.replaceChildren(slopes(before, after, names, place.clientWidth - PADDING));
+  byId("moved").textContent = field("feedback").checked
+    ? "Feedback moves the queries, as in use: a version that was not trained changes too as one teaches."
+    : "Without feedback: a version ranks the same here however much is taught.";
   byId("which").textContent = `for “${short(query, 80)}”`;
   byId("set").replaceChildren(found.length > 1 ? table() : "");
 }
@@ -154,24 +151,44 @@ export function changes({ before, after }) {
 
 async function showReport() {
   await tried("report", async () => {
-    report = await get(of(field("collection").value, "projections", field("after").value));
+    version = await get(of(field("collection").value, "projections", field("after").value));
     paintReport();
   });
 }
 
 function paintReport() {
-  if (report) byId("report").replaceChildren(drawReport(report, byId("report").clientWidth));
+  if (!version) return;
+  byId("verdict").textContent = version.evidence.verdict;
+  byId("verdict").dataset.state = version.evidence.state;
+  byId("report").replaceChildren(drawReport(version, byId("report").clientWidth));
+}
+
+/** Held-out questions of the training: they are feedback, which not every key shows. */
+async function showQuestions() {
+  byId("held-out").hidden = true;
+  try {
+    const { questions, right_first: right, items } = await get(of(field("collection").value, "projections", field("after").value, "questions"));
+    if (!questions) return;
+    byId("held-out").hidden = false;
+    const told = `Of ${plural(questions, "question")}, each held out once, the best document is right for ${right[0]} before and ${right[1]} after.`;
+    byId("questions").replaceChildren(h("p", {}, told), drawChanged(items));
+    if (!field("q").value.trim()) field("q").value = items.slice(0, SUGGESTED).map((item) => item.text.replace(/\s+/g, " ")).join("\n");
+  } catch (error) {
+    byId("held-out").hidden = error.status !== 403;
+    byId("questions").replaceChildren(h("p", { class: "quiet" }, "These questions are feedback, which is shown with a key of the scope write."));
+  }
 }
 
 function remember() {
-  const { q, collection, before, after, n } = Object.fromEntries(new FormData(form));
-  write({ q, collection, before, after, n: n === "10" ? "" : n });
+  const { q, collection, before, after, n, feedback } = Object.fromEntries(new FormData(form));
+  write({ q, collection, before, after, n: n === "10" ? "" : n, feedback });
 }
 
 function start() {
   const given = read();
   for (const name of ["q", "n", "collection"]) if (given[name]) field(name).value = given[name];
-  for (const name of ["q", "n", "before"]) {
+  field("feedback").checked = given.feedback === "1";
+  for (const name of ["q", "n", "before", "feedback"]) {
     field(name).addEventListener("input", () => {
       remember();
       ask();

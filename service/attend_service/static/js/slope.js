@@ -7,6 +7,7 @@ import { colours, frame } from "./pictures.js";
 const ROW = 34;
 const TOP = 44;
 const MIDDLE = [60, 320]; // as wide as there is room for
+const LINES = 0.3; // the share of the room that lines have, however long the titles are
 const NARROW = 440; // too little for weights beside the names
 const LETTER = 7.3; // about what one takes
 const [WEIGHT, EDGE] = [62, 18]; // beside a name, with its weight and without
@@ -21,10 +22,11 @@ export function slopes(before, after, names, room) {
   const narrow = room < NARROW;
   const beside = narrow ? EDGE : WEIGHT;
   const absent = narrow ? "not here" : "not among these";
-  const fitting = Math.max(absent.length, Math.min(40, Math.floor(((room - MIDDLE[0]) / 2 - beside) / LETTER)));
+  const least = Math.max(MIDDLE[0], Math.min(MIDDLE[1], LINES * room));
+  const fitting = Math.max(absent.length, Math.min(40, Math.floor(((room - least) / 2 - beside) / LETTER)));
   const longest = Math.max(absent.length, ...[...before, ...after].map((each) => ends(each.title, fitting).length));
   const side = longest * LETTER + beside;
-  const middle = Math.max(MIDDLE[0], Math.min(MIDDLE[1], room - 2 * side));
+  const middle = Math.max(least, Math.min(MIDDLE[1], room - 2 * side));
   const [width, height] = [2 * side + middle, TOP + (rows + 1) * ROW];
   const [x1, x2] = [side, side + middle];
   const y = (rank) => TOP + (rank + 0.5) * ROW;

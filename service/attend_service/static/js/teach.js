@@ -167,6 +167,7 @@ function version(each, active) {
 async function change(what) {
   await act(what);
   await versions();
+  dispatchEvent(new Event("attend-version"));
   if (field("q").value) ask();
 }
 

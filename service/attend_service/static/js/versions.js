@@ -1,8 +1,11 @@
 // Versions in words.
 
 const KINDS = { identity: "as encoded", learned: "learned", given: "added" };
+const STATES = { proved: "learned (proved)", fitted: "learned (not proved)", unproved: "learned (not proved)" };
 
 /** The name of a version: its number, what made it, and whether it is in use. */
-export function versionName({ version, kind, active }) {
-  return `Version ${version}, ${KINDS[kind] ?? kind}${active ? ", in use" : ""}`;
+export function versionName({ version, kind, active, evidence }) {
+  const fitted = kind === "identity" && evidence?.state !== "encoded" && evidence !== undefined && evidence !== null;
+  const words = fitted ? "confidence fitted" : (STATES[evidence?.state] ?? KINDS[kind] ?? kind);
+  return `Version ${version}, ${words}${active ? ", in use" : ""}`;
 }
