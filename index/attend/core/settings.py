@@ -22,7 +22,7 @@ from attend.core.types import Json, ScorerName
 MAPPING = "mapping"
 """The stored setting that holds the fields of sources; `attend.write.build` writes it."""
 
-LATER = {"recall", "exact_below", "value_name"}
+LATER = {"recall", "exact_below", "about", "value_name"}
 """Settings that collections of earlier versions do not have."""
 
 
@@ -40,6 +40,7 @@ class Settings:
         passages, overlap: whether long texts are split, and tokens that neighbours share.
         values: declared value types, or None to infer them.
         recall, exact_below: what published indexes must do (`attend.keys.IndexTarget`).
+        about: title, description, licence and source, for people; None where none was given.
         value_name: the column that the values of all sources are from; None where there are
             several, or none. Read from the fields of the sources.
     """
@@ -54,6 +55,7 @@ class Settings:
     values: Json = None
     recall: float = 0.95
     exact_below: int | None = None
+    about: Json = None
     value_name: str | None = None
 
     @property

@@ -53,3 +53,11 @@ function grouped(value) {
   const useGrouping = Math.abs(value) >= 1e4;
   return value.toLocaleString("en", { maximumFractionDigits: 20, useGrouping });
 }
+
+/** A moment in seconds since 1970, to the minute or, at midnight, to the day; UTC. */
+export function moment(time) {
+  const date = new Date(time * 1000);
+  if (Number.isNaN(date.getTime())) return String(time);
+  const [day, clock] = date.toISOString().split("T");
+  return time % 86_400 === 0 ? day : `${day} ${clock.slice(0, 5)}`;
+}
