@@ -13,6 +13,7 @@ import numpy as np
 from attend import Collection, Data
 from attend.core.settings import Tuning
 from attend.projection import given, identity
+from attend.write.feedback import add_interactions
 
 TOPICS = {
     "sea": "a captain sails a ship over the sea to hunt a white whale",
@@ -77,6 +78,8 @@ def build(folder: Path, encoder: str) -> None:
         )
     hostile(data.create("hostile", encoder=encoder))
     points(data.create("spots", dimension=3))
+    data.create("empty", dimension=3)
+    rated(data.create("rated", encoder=encoder))
     many = [
         {"id": f"m{at}", "text": f"{TOPICS['sea']} {at}", "value": {"n": at}} for at in range(150)
     ]
@@ -132,6 +135,27 @@ def points(made: Collection) -> None:
     )
 
 
+def rated(made: Collection) -> None:
+    """Documents that two users rated, with a description of the collection."""
+    about = {"title": "Rated tales", "licence": "CC0", "source": "https://example.org/tales"}
+    made.configure(about=about | {"description": "Tales with ratings of two users."})
+    tales = [
+        {"id": f"{topic}-{at}", "text": f"{text} {at}", "payload": {"topic": topic}}
+        for topic, text in TOPICS.items()
+        for at in range(6)
+    ]
+    made.upsert(tales)
+    rated_by = [("ann", "sea", 5), ("ann", "garden", 1), ("bob", "space", 4)]
+    add_interactions(
+        made,
+        [
+            {"user": user, "id": f"{topic}-{at}", "value": value, "time": f"2024-05-0{at + 1}"}
+            for user, topic, value in rated_by
+            for at in range(3)
+        ],
+    )
+
+
 def hostile(made: Collection) -> None:
     """Documents that try to be more than text, in every place that a page shows; two versions."""
     width = made.settings.dimension
@@ -155,4 +179,8 @@ def hostile(made: Collection) -> None:
             }
             for at, text in enumerate(nasty)
         ]
+    )
+    add_interactions(
+        made,
+        [{"user": SCRIPT, "id": f"{text[:200]}#{at}", "value": text} for at, text in enumerate(nasty)],
     )

@@ -3,7 +3,7 @@
 import { get, of, post } from "./api.js";
 import { bar, byId, h, scrolled, tell } from "./dom.js";
 import { percent, short } from "./format.js";
-import { drawHits } from "./hits.js";
+import { drawHits, fullBar } from "./hits.js";
 import { addressOf, read, reopenOnReturn } from "./state.js";
 import { isRecord, isShown, shown } from "./values.js";
 
@@ -15,15 +15,14 @@ const path = (...parts) => of(collection, ...parts);
 
 async function open() {
   try {
-    const [stored, feedback] = await Promise.all([get(`${path("documents", id)}?title=true`), judgements()]);
+    draw(await get(`${path("documents", id)}?title=true`));
+    byId("loaded").hidden = false;
     const around = { query: { id }, k: LOOKED, title: true, highlight: true };
     // A document without texts and vectors has nothing near.
     const { hits } = await post(path("search"), around).catch(() => ({ hits: [] }));
-    draw(stored);
     drawAlike(hits.slice(0, ALIKE));
-    await drawReverse(hits, feedback);
+    await drawReverse(hits, await judgements());
     tell(byId("status"), null);
-    byId("loaded").hidden = false;
   } catch (error) {
     tell(byId("status"), error.status === 404 ? new Error(`The collection “${short(collection, 80)}” has no document “${short(id, 80)}”. It may have been deleted, or its id changed.`) : error);
   }
@@ -78,7 +77,9 @@ function actions(title) {
 
 function drawAlike(hits) {
   byId("more").hidden = !hits.length;
-  const items = hits.map((hit, rank) => ({ collection, hit, weight: hit.weight, rank: rank + 1 }));
+  const full = fullBar(hits.map((hit) => hit.weight));
+  byId("scale").textContent = `A full bar is ${percent(full)} of the weight.`;
+  const items = hits.map((hit, rank) => ({ collection, hit, weight: hit.weight, rank: rank + 1, full }));
   drawHits(byId("results"), "Nearest to this", items);
 }
 
@@ -95,9 +96,10 @@ async function drawReverse(near, judged) {
   const searches = [...judged.map(({ query }) => ({ query, ...rest })), ...near.map((hit) => ({ query: { id: hit.id }, ...rest }))];
   if (!searches.length) return;
   const { answers } = await post(`${path("search")}/batch`, { searches });
+  const full = fullBar(answers.flatMap(({ hits = [] }) => hits.filter((hit) => hit.id === id).map((hit) => hit.weight)));
   const ranks = answers.map(({ hits = [] }) => {
     const at = hits.findIndex((hit) => hit.id === id);
-    return at < 0 ? null : { rank: at + 1, weight: hits[at].weight };
+    return at < 0 ? null : { rank: at + 1, weight: hits[at].weight, full };
   });
   drawJudged(judged.map((each, at) => ({ ...each, ...ranks[at] })));
   drawNeighbours(near.map((hit, at) => ({ hit, ...ranks[judged.length + at] })));
@@ -106,22 +108,22 @@ async function drawReverse(near, judged) {
 
 function drawJudged(judged) {
   const word = (label) => (label > 0 ? "relevant" : "not relevant");
-  const items = judged.map(({ query, label, rank, weight }) =>
-    share(h("a", { href: addressOf("/search", { collection, q: query }) }, short(query, 120)), h("span", { class: "chip" }, word(label)), rank, weight));
+  const items = judged.map(({ query, label, ...place }) =>
+    share(h("a", { href: addressOf("/search", { collection, q: query }) }, short(query, 120)), h("span", { class: "chip" }, word(label)), place));
   byId("judged").replaceChildren(...(items.length ? [h("h3", { class: "label" }, "Judged queries"), h("ul", { class: "reverse", "aria-label": "Judged queries" }, items)] : []));
 }
 
 function drawNeighbours(all) {
   const attending = all.filter(({ rank }) => rank).sort((a, b) => b.weight - a.weight);
-  const items = attending.map(({ hit, rank, weight }) => share(h("a", { href: addressOf("/document", { collection, id: hit.id }) }, short(hit.title, 120)), null, rank, weight));
+  const items = attending.map(({ hit, ...place }) => share(h("a", { href: addressOf("/document", { collection, id: hit.id }) }, short(hit.title, 120)), null, place));
   const none = h("p", { class: "quiet" }, `None of its ${all.length} neighbours has this document among the ${ALIKE} nearest.`);
   if (!all.length) return;
   byId("neighbours").replaceChildren(h("h3", { class: "label" }, `Documents that have it among their ${ALIKE} nearest`), items.length ? h("ul", { class: "reverse", "aria-label": "Documents that attend here" }, items) : none);
 }
 
-function share(name, chip, rank, weight) {
+function share(name, chip, { rank, weight, full }) {
   const told = rank ? `${percent(weight)}, rank ${rank}` : `not among the first ${ALIKE}`;
-  return h("li", {}, h("span", { class: "name", dir: "auto" }, name, chip), bar(weight ?? 0), h("span", { class: "number quiet" }, told));
+  return h("li", {}, h("span", { class: "name", dir: "auto" }, name, chip), rank ? bar(weight / full) : null, h("span", { class: "number quiet" }, told));
 }
 
 reopenOnReturn();
