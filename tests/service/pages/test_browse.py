@@ -221,7 +221,7 @@ def test_an_address_opens_its_place_on_the_page_of_the_api(new_tab: Callable[...
     tab.page.wait_for_selector("#schema-SearchRequest td")
     tab.page.fill("#find", "rollback")
     entries = [each for each in tab.page.query_selector_all(".entry") if each.is_visible()]
-    assert [each.get_attribute("id") for each in entries] == ["roll_back_projection"]
+    assert [each.get_attribute("id") for each in entries] == ["roll_back_projection", "schema-RollbackRequest"]
 
 
 # -- problems -----------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import numpy as np
 from attend import Collection, Data
 from attend.core.settings import Tuning
 from attend.projection import given, identity
-from attend.write.feedback import add_interactions
 
 TOPICS = {
     "sea": "a captain sails a ship over the sea to hunt a white whale",
@@ -146,8 +145,7 @@ def rated(made: Collection) -> None:
     ]
     made.upsert(tales)
     rated_by = [("ann", "sea", 5), ("ann", "garden", 1), ("bob", "space", 4)]
-    add_interactions(
-        made,
+    made.add_interactions(
         [
             {"user": user, "id": f"{topic}-{at}", "value": value, "time": f"2024-05-0{at + 1}"}
             for user, topic, value in rated_by
@@ -180,7 +178,9 @@ def hostile(made: Collection) -> None:
             for at, text in enumerate(nasty)
         ]
     )
-    add_interactions(
-        made,
-        [{"user": SCRIPT, "id": f"{text[:200]}#{at}", "value": text} for at, text in enumerate(nasty)],
+    made.add_interactions(
+        [
+            {"user": SCRIPT, "id": f"{text[:200]}#{at}", "value": text}
+            for at, text in enumerate(nasty)
+        ]
     )

@@ -123,7 +123,7 @@ function drawNeighbours(all) {
 
 function share(name, chip, { rank, weight, full }) {
   const told = rank ? `${percent(weight)}, rank ${rank}` : `not among the first ${ALIKE}`;
-  return h("li", {}, h("span", { class: "name", dir: "auto" }, name, chip), rank ? bar(weight / full) : null, h("span", { class: "number quiet" }, told));
+  return h("li", {}, h("span", { class: "name", dir: "auto" }, name, chip && " ", chip), rank ? bar(weight / full) : null, h("span", { class: "number quiet" }, told));
 }
 
 reopenOnReturn();
