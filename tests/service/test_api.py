@@ -109,7 +109,9 @@ def test_documents_are_listed_with_their_titles(books: FlaskClient) -> None:
 
 def test_feedback_about_one_document(books: FlaskClient) -> None:
     path = "/v1/collections/books/feedback"
-    ids = [each["id"] for each in books.get("/v1/collections/books/documents").get_json()["documents"]]
+    ids = [
+        each["id"] for each in books.get("/v1/collections/books/documents").get_json()["documents"]
+    ]
     queries = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     items = [{"query": {"vector": query}, "id": ids[0]} for query in queries]
     items.append({"query": {"vector": queries[0]}, "id": ids[1]})

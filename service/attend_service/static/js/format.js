@@ -6,8 +6,9 @@ export const percent = (share) => {
   return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
 };
 
-/** A number with about four digits that mean something. */
+/** A number with about four digits that mean something; a minus is a minus, and no hyphen. */
 export function number(value, digits = 4) {
+  if (value < 0) return `−${number(-value, digits)}`;
   if (!Number.isFinite(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return grouped(value);
   const size = Math.abs(value);
