@@ -325,9 +325,13 @@ class RemoteStore(CollectionStore):
         replaced = len(rows.keys() & before.keys()) + len(examples) - len(rows)
         return len(examples) - replaced, replaced
 
-    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
+    def latest_examples(
+        self, limit: int, before: int | None = None, document: str | None = None
+    ) -> list[StoredExample]:
         rows = [
-            row for row in self._valid_rows(EXAMPLE_FIELDS) if before is None or row["id"] < before
+            row
+            for row in self._valid_rows(EXAMPLE_FIELDS)
+            if (before is None or row["id"] < before) and document in (None, row["name"])
         ]
         return [
             StoredExample(

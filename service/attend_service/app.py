@@ -19,6 +19,7 @@ from attend.core.errors import (
     OutOfFiles,
     OutOfMemory,
     ReadOnly,
+    UnknownCollection,
     is_out_of_files,
     out_of_files,
 )
@@ -169,7 +170,9 @@ def _respond(error: Exception) -> Response:
         error = OutOfMemory("There is no memory left for the request.")
     if isinstance(error, OutOfFiles):
         context().files.free(error)
-    return respond(error, names_all=security.sees_all())
+    unknown = isinstance(error, UnknownCollection)
+    names = security.visible(context().data.names()) if unknown else ()
+    return respond(error, names_all=security.sees_all(), names=names)
 
 
 def _end(response: Response) -> Response:

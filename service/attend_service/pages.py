@@ -42,27 +42,34 @@ FOREIGN = "who won the world cup in 1998"
 
 
 class PageView(NamedTuple):
-    """A page of its own, as the menu has it."""
+    """A page of its own, as the menu has it; narrow windows fold those that are not main."""
 
     path: str
     title: str
     summary: str
+    is_main: bool = False
 
 
-SEARCH = PageView("/search", "Search", "Search documents, and see the weights behind the answer.")
+SEARCH = PageView(
+    "/search", "Search", "Search documents, and see the weights behind the answer.", True
+)
 VIEWS = (
     SEARCH,
+    PageView("/collection", "Browse", "Browse a collection: documents, fields and values.", True),
+    PageView("/recommend", "Recommend", "Pick what you like. Every suggestion says why.", True),
+    PageView("/teach", "Teach", "Label documents, train on them, promote or roll back.", True),
     PageView("/attention", "Attention", "Which documents several queries attend to, head by head."),
     PageView("/compare", "Compare", "Compare two versions, rank by rank."),
-    PageView("/recommend", "Recommend", "Pick what you like. Every suggestion says why."),
-    PageView("/teach", "Teach", "Label documents, train on the labels, promote or roll back."),
     PageView("/map", "Map", "The documents in two dimensions, with the place of a query."),
     PageView("/add", "Add data", "Drop a file, choose its fields, search it."),
     PageView("/operate", "Operate", "Collections, jobs, and latency."),
 )
 
-DOCUMENT = PageView("/document", "Document", "One document: its texts, its value and its payload.")
-"""A page that hits lead to; it is not in the menu."""
+LINKED = (
+    PageView("/document", "Document", "One document: its texts, its value and its payload."),
+    PageView("/user", "User", "One user: the history, and recommendations from it."),
+)
+"""Pages that others lead to; they are not in the menu."""
 
 
 class StartQuestion(BaseModel):

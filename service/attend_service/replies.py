@@ -236,11 +236,12 @@ def problem_of(
     return kind.problem(f"{failure} Its log has the details under {place}.", code=code)
 
 
-def respond(error: Exception, *, names_all: bool) -> Response:
+def respond(error: Exception, *, names_all: bool, names: Sequence[str] = ()) -> Response:
     """Return the response to any exception: a problem, or a page for a browser.
 
     Args:
         names_all: true if the client may learn the names of all collections.
+        names: the collections that a page offers in place of one that does not exist.
     """
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
@@ -254,7 +255,10 @@ def respond(error: Exception, *, names_all: bool) -> Response:
         sentence = problem.detail + (READ_ONLY if is_no_path else "")
         response = reply(QdrantError({"error": sentence}), problem.status)
     elif wants_page() and not request.path.startswith("/v1/"):
-        page = render_template("problem.html", problem=problem)
+        if isinstance(error, errors.UnknownCollection):  # how to create one is for programs
+            sentence = "There is no collection of this name here."
+            problem = replace(problem, detail=sentence, errors=None)
+        page = render_template("problem.html", problem=problem, names=names)
         response = Response(page, problem.status, content_type=f"{HTML}; charset=utf-8")
     else:
         problem = replace(problem, instance=request.path)

@@ -74,6 +74,56 @@ def test_settings_change_and_other_processes_see_them(books: FlaskClient, data: 
     other.close()
 
 
+def test_a_collection_says_what_it_holds(client: FlaskClient, data: Data) -> None:
+    path, about = "/v1/collections/books", {"title": "Books", "licence": "CC0"}
+    created = client.put(path, json={"dimension": 3, "about": about})
+    assert created.get_json()["settings"]["about"] == about
+    # A description makes no other collection, unless it names another one.
+    assert client.put(path, json={"dimension": 3}).status_code == 200
+    assert client.put(path, json={"dimension": 3, "about": {"title": "B"}}).status_code == 409
+    changed = client.patch(path, json={"about": {"description": "Three novels."}})
+    assert changed.get_json()["settings"]["about"] == {"description": "Three novels."}
+    assert data.collection("books").settings.about == {"description": "Three novels."}
+    for wrong in ({"subtitle": "x"}, {"title": ""}, {"title": 3}, {"source": "x" * 2001}):
+        refused = client.patch(path, json={"about": wrong})
+        assert refused.status_code == 422
+        assert "about" in refused.get_json()["detail"]
+    assert client.patch(path, json={"about": None}).get_json()["settings"]["about"] is None
+
+
+def test_documents_are_listed_with_their_titles(books: FlaskClient) -> None:
+    path = "/v1/collections/books/documents"
+    plain = books.get(path).get_json()["documents"]
+    titled = books.post(f"{path}/list", json={"title": True}).get_json()["documents"]
+    assert all("title" not in each for each in plain)
+    assert [each | {"title": ""} for each in titled] == [each | {"title": ""} for each in plain]
+    hits = books.post(
+        "/v1/collections/books/search", json={"query": [1, 0, 0], "k": 3, "title": True}
+    ).get_json()["hits"]
+    assert {each["id"]: each["title"] for each in titled} == {
+        each["id"]: each["title"] for each in hits
+    }
+    one = books.get(f"{path}/{titled[0]['id']}?title=true").get_json()
+    assert one["title"] == titled[0]["title"]
+
+
+def test_feedback_about_one_document(books: FlaskClient) -> None:
+    path = "/v1/collections/books/feedback"
+    ids = [
+        each["id"] for each in books.get("/v1/collections/books/documents").get_json()["documents"]
+    ]
+    queries = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    items = [{"query": {"vector": query}, "id": ids[0]} for query in queries]
+    items.append({"query": {"vector": queries[0]}, "id": ids[1]})
+    assert books.post(path, json=items).status_code == 200
+    first = books.get(f"{path}?limit=2&document={ids[0]}").get_json()
+    assert [each["document"] for each in first["items"]] == [ids[0]] * 2
+    assert first["examples"] == 4
+    rest = books.get(f"{path}?limit=2&document={ids[0]}&before={first['next']}").get_json()
+    assert (len(rest["items"]), rest["next"]) == (1, None)
+    assert books.get(f"{path}?limit=2&document=nil").get_json()["items"] == []
+
+
 def test_a_damaged_collection_does_not_hide_the_others(books: FlaskClient, data: Data) -> None:
     damaged = data.folder / "collections" / "broken"
     damaged.mkdir()

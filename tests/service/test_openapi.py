@@ -164,7 +164,12 @@ def test_a_field_is_left_out_or_null_and_never_both(client: FlaskClient) -> None
         if {"type": "null"} in details.get("anyOf", ())
     }
     assert both == {
-        *("SettingsChange.exact_below", "SettingsChange.scale", "InteractionsRequest.liked_from"),
+        *(
+            "SettingsChange.exact_below",
+            "SettingsChange.scale",
+            "SettingsChange.about",
+            "InteractionsRequest.liked_from",
+        ),
         *("FeedbackPage.next", "RankingOptions.score_threshold", "RankRequest.return_documents"),
         *("MetadataCondition.logical_operator", "RetrievalSetting.score_threshold"),
     }

@@ -88,6 +88,8 @@ NEEDS: Mapping[str, str] = {
     "add_page": "read",
     "operate_page": "read",
     "document_page": "read",
+    "collection_page": "read",
+    "user_page": "read",
     "map_keys": "read",
     "map_columns": "read",
     "compare_projections": "read",
@@ -128,7 +130,8 @@ OWN = {
     "list_collections", "plain_search", "list_jobs", "show_job", "cancel_job",
     "list_aliases", "show_alias", "search_collections", "openapi_document", "docs", "home",
     "attention_page", "compare_page", "recommend_page", "teach_page", "map_page",
-    "add_page", "operate_page", "document_page", "list_models", "embed", "rank", "rank_again",
+    "add_page", "operate_page", "document_page", "collection_page", "user_page",
+    "list_models", "embed", "rank", "rank_again",
     "upload_file", "list_files", "show_file", "delete_file", "list_vector_stores",
     "retrieve_knowledge", "list_qdrant_collections", "show_progress",
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue
 
@@ -133,6 +133,14 @@ class UpdateRequest(base.Request):
             )
 
 
+About = dict[
+    Literal["title", "description", "licence", "source"],
+    Annotated[str, Field(min_length=1, max_length=2000)],
+]
+"""What a collection holds, for people: a title, a description, the licence and the source of its
+documents."""
+
+
 class CollectionSettings(base.Request):
     """The settings of a collection; most are fixed once it holds documents."""
 
@@ -158,6 +166,9 @@ class CollectionSettings(base.Request):
     """Search exactly below this many keys; by default as many as take 10 ms."""
     values: JsonValue = None
     """Declared value types, such as "number" or {"module": "category"}."""
+    about: About | None = None
+    """The title, description, licence and source that the collection's page shows. What exists
+    keeps its own if this is absent."""
 
     def check(self) -> None:
         if self.encoder is not None and self.dimension is not None:
@@ -171,7 +182,7 @@ class CollectionSettings(base.Request):
 class SettingsChange(base.Request):
     """Settings that may change while the collection holds documents; null restores a default."""
 
-    nullable = ("exact_below", "scale")
+    nullable = ("exact_below", "scale", "about")
 
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.95
     """The share of the ten nearest to find where keys are too many for exact search."""
@@ -189,6 +200,9 @@ class SettingsChange(base.Request):
     """The time that a logged search is kept."""
     log_bytes: int = Field(2**30, ge=2**20, le=2**40)
     """The size of the log, above which the oldest searches go."""
+    about: About | None = None
+    """The title, description, licence and source that the collection's page shows; replaced as a
+    whole."""
 
     def check(self) -> None:
         if not self.model_fields_set:
@@ -221,12 +235,16 @@ class ListingRequest(base.Request):
     """`next` of the previous page, with the same filter. Writes shift nothing: no document comes
     twice, and none that stays is skipped."""
     filter: base.Filter | None = None
+    title: bool = False
+    """Add a display title to each document, as a search does to its hits."""
     consistency: base.Consistency | None = Field(None, description=CONSISTENCY)
 
 
 class ReadRequest(base.Request):
     """Options of reading a document."""
 
+    title: bool = False
+    """Add a display title, as a search does to its hits."""
     consistency: base.Consistency | None = Field(None, description=CONSISTENCY)
 
 

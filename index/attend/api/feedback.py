@@ -106,6 +106,8 @@ class FeedbackListing(base.Request):
     """The most to list; 0 to count only."""
     before: int | None = Field(None, ge=1, le=base.MAX_ROW)
     """`next` of the previous page."""
+    document: base.DocumentId | None = None
+    """Only that about this document; the counts are of all."""
 
 
 class InteractionItem(base.Request):

@@ -72,6 +72,7 @@ class CollectionKeywords(TypedDict, total=False):
     recall: float
     exact_below: int | None
     values: Any
+    about: Mapping[str, Any] | None
 
 class TrainKeywords(TypedDict, total=False):
     objective: Literal["ranking", "answers", "interactions", "ratings"]

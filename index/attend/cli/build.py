@@ -47,12 +47,17 @@ class ChangeableOptions(common.CommandOptions):
     value_types: Annotated[list[str], "[F=]TYPE"] = Field([])
     """The type of the value (number, category, labels, text, boolean, vector, image, mixed), or
     of one field of it; repeatable. auto infers it again."""
+    about: Annotated[list[str], "F=TEXT"] = Field([])
+    """What the collection's page says: title, description, licence or source; repeatable. Those
+    that are not named are removed."""
 
     def changes(self) -> dict[str, Any]:
         """Return the settings to change, by name."""
         changes = self.model_dump(include={"recall", "exact_below", "scale"}, exclude_none=True)
         if self.value_types:
             changes["values"] = value_types(self.value_types)
+        if self.about:
+            changes["about"] = about(self.about)
         return changes
 
 
@@ -74,6 +79,24 @@ def value_types(words: Sequence[str]) -> Any:
             f"each field of the value: --value-type module=category --value-type score=number."
         )
     return None if words[0] == INFERRED else words[0]
+
+
+def about(words: Sequence[str]) -> dict[str, str]:
+    """Return the texts about a collection of a command line by name.
+
+    Raises:
+        UsageError: one has no name.
+
+    >>> about(["title=Books", "licence=CC0"])
+    {'title': 'Books', 'licence': 'CC0'}
+    """
+    for word in words:
+        if "=" not in word:
+            raise click.UsageError(
+                f"--about is {common.quoted(word)}, but a name and a text are expected: "
+                f"--about title=Books --about licence=CC0."
+            )
+    return dict(word.split("=", 1) for word in words)
 
 
 def warn_of_floor(exact_below: int | None) -> None:
@@ -159,7 +182,8 @@ def build_command(target: common.Target, sources: tuple[str, ...], **options: An
         click.echo(f"as before: encoder: {encoder}", err=True)
     problems = common.Problems()
     changes = changeable.changes()
-    publish = bool(changes) and collection.configure(**changes)
+    is_changed = bool(changes) and collection.configure(**changes)
+    publish = is_changed and changes.keys() != {"about"}
     warn_of_floor(changeable.exact_below)
     built = _build(collection, mapped, problems, selection, publish)
     problems.summary()
@@ -245,7 +269,7 @@ def configure_command(target: common.Target, **options: Any) -> None:
     changes = selection.changes()
     if not changes:
         raise click.UsageError(
-            "Give a setting to change: --recall, --exact-below, --scale or --value-type."
+            "Give a setting to change: --recall, --exact-below, --scale, --value-type or --about."
         )
     collection = target.collection()
     before = collection.settings.stored()

@@ -292,6 +292,8 @@ class Data:
         full = replace(full, value_name=has.value_name)  # no setting of a caller's
         if full.normalize is None:  # left to the first write, which may have been
             full = replace(full, normalize=has.normalize)
+        if full.about is None:
+            full = replace(full, about=has.about)
         if has != full:
             raise _differs(name, has, full)
         return collection

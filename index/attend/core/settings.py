@@ -22,7 +22,7 @@ from attend.core.types import Json, ScorerName
 MAPPING = "mapping"
 """The stored setting that holds the fields of sources; `attend.write.build` writes it."""
 
-LATER = {"recall", "exact_below", "value_name", "log", "log_days", "log_bytes"}
+LATER = {"recall", "exact_below", "about", "value_name", "log", "log_days", "log_bytes"}
 """Settings that collections of earlier versions do not have."""
 
 
@@ -42,6 +42,7 @@ class Settings:
         recall, exact_below: what published indexes must do (`attend.keys.IndexTarget`).
         log, log_days, log_bytes: whether searches are logged (`attend.store.searches`), for how
             long and in how many bytes.
+        about: title, description, licence and source, for people; None where none was given.
         value_name: the column that the values of all sources are from; None where there are
             several, or none. Read from the fields of the sources.
     """
@@ -59,6 +60,7 @@ class Settings:
     log: bool = False
     log_days: float = 90.0
     log_bytes: int = 2**30
+    about: Json = None
     value_name: str | None = None
 
     @property

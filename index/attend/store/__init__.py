@@ -499,8 +499,11 @@ class CollectionStore(Protocol):
         stored = dict(zip(learned.texts, learned.embeddings, strict=True))
         return {text: stored[text] for text in texts if text in stored}
 
-    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
-        """Return the newest examples first, or those older than the one of that id."""
+    def latest_examples(
+        self, limit: int, before: int | None = None, document: str | None = None
+    ) -> list[StoredExample]:
+        """Return the newest examples first: all or older than the one of an id, of all documents
+        or of one."""
 
     def delete_examples(
         self,

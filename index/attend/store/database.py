@@ -430,13 +430,16 @@ class Store(CollectionStore):
     def question_count(self) -> int:
         return sql.row_count(self._read(), "questions")
 
-    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
+    def latest_examples(
+        self, limit: int, before: int | None = None, document: str | None = None
+    ) -> list[StoredExample]:
         rows = self._read().execute(
             "SELECT examples.id, questions.text, documents.id, weight, position, source, created "
             "FROM examples JOIN questions ON questions.id = examples.question "
             "JOIN documents ON documents.row = examples.document "
-            "WHERE examples.id < ? ORDER BY examples.id DESC LIMIT ?",
-            [2**63 - 1 if before is None else before, limit],
+            "WHERE examples.id < ? AND (? IS NULL OR documents.id = ?) "
+            "ORDER BY examples.id DESC LIMIT ?",
+            [2**63 - 1 if before is None else before, document, document, limit],
         )
         return [StoredExample(*row) for row in rows]
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from pydantic import Field
 
 from attend.api import documents as api
 from attend.api.answers import Facets
-from attend.api.base import NAME_PATTERN, Reply, Request
+from attend.api.base import ABSENT, NAME_PATTERN, Reply, Request
 from attend.core import errors
 from attend.core.settings import Settings
 from attend.core.types import Document
 from attend.store import StoredDocument
+from attend.values.select import display_title
 from attend_service import security
 from attend_service.context import collection_of, context
 from attend_service.operations import Operations
@@ -90,6 +92,8 @@ class DocumentAnswer(Reply):
     fields: Mapping[str, str]
     value: Any
     payload: Mapping[str, Any]
+    title: str = field(default_factory=lambda: ABSENT)
+    """The display title; present if requested."""
 
 
 class DocumentPage(Reply):
@@ -286,7 +290,7 @@ def show_document(collection: str, id: str, query: api.ReadRequest) -> DocumentA
     """Show a document."""
     opened = collection_of(collection)
     with opened.consistent(query.consistency):
-        return _document(opened.document(id))
+        return _document(opened.document(id), title=query.title)
 
 
 @operations.add(
@@ -350,9 +354,12 @@ def _page(name: str, listing: api.ListingRequest) -> DocumentPage:
     collection = collection_of(name)
     with collection.consistent(listing.consistency):
         page = collection.page(listing.filter, cursor=listing.cursor, limit=listing.limit)
-    documents = [_document(stored) for stored in page.documents]
+    documents = [_document(stored, title=listing.title) for stored in page.documents]
     return DocumentPage(documents, page.next, page.total, page.hints)
 
 
-def _document(stored: StoredDocument) -> DocumentAnswer:
-    return DocumentAnswer(stored.id, stored.fields, stored.value, stored.payload)
+def _document(stored: StoredDocument, *, title: bool = False) -> DocumentAnswer:
+    document = DocumentAnswer(stored.id, stored.fields, stored.value, stored.payload)
+    if not title:
+        return document
+    return replace(document, title=display_title(*stored[1:]))

@@ -84,7 +84,7 @@ def show_feedback(collection: str, query: labels.FeedbackListing) -> labels.Feed
     store = collection_of(collection).store
     page = labels.FeedbackPage(store.example_count(), store.question_count())
     if query.limit:
-        latest = store.latest_examples(query.limit + 1, query.before)
+        latest = store.latest_examples(query.limit + 1, query.before, query.document)
         page.items = latest[: query.limit]
         page.next = page.items[-1].id if len(latest) > query.limit else None
     return page

@@ -26,7 +26,7 @@ from attend_service.background import Work, shown_work
 from attend_service.context import check_opened, collection_of, context
 from attend_service.metrics import MEDIA_TYPE
 from attend_service.operations import Operations
-from attend_service.pages import DOCUMENT, VIEWS, PageView, first_collection, page, search_page
+from attend_service.pages import LINKED, VIEWS, PageView, first_collection, page, search_page
 from attend_service.replies import HTML, KINDS, TAR, reply
 from attend_service.security import check_encoder, check_new_collection, visible
 
@@ -209,7 +209,7 @@ def home() -> Response:
     return search_page(query, None)
 
 
-for view in (*VIEWS[1:], DOCUMENT):  # the first is a search's own page
+for view in (*VIEWS[1:], *LINKED):  # the first is a search's own page
 
     def show(view: PageView = view) -> Response:
         return page(view)

@@ -67,6 +67,21 @@ def test_other_processes_see_settings_and_index_at_their_next_request(library):
     assert info.index["why"] == "fewer than 5000 keys"
 
 
+def test_what_a_collection_holds_is_told_by_builds_and_configure(tmp_path, library):
+    table = tmp_path / "rows.csv"
+    table.write_text('id,vector\n9,"[0, 1]"\n')
+    texts = ["--about", "title=Rows", "--about", "licence=CC0 = free"]
+    built = invoke("build", table, "--data", library, *texts)
+    assert built.exit_code == 0, built.output
+    about = {"title": "Rows", "licence": "CC0 = free"}
+    assert vector_data(library).collection().settings.about == about
+    again = invoke("build", table, "--data", library)
+    assert again.exit_code == 0, again.output
+    assert vector_data(library).collection().settings.about == about
+    assert invoke("configure", "--data", library, "--about", "source=here").exit_code == 0
+    assert vector_data(library).collection().settings.about == {"source": "here"}
+
+
 def test_a_setting_may_go_back_to_its_default(library):
     collection = vector_data(library).collection()
     assert collection.configure(scale=2.0, values="number")
@@ -82,6 +97,8 @@ def test_a_setting_may_go_back_to_its_default(library):
         (["--recall", 2], 2, "2.0 is not in the range"),
         (["--value-type", "nmber"], 1, "'nmber' is not a value type. Give one of boolean, number"),
         (["--value-type", "text", "--value-type", "a=number"], 2, "either one type is expected"),
+        (["--about", "Books"], 2, "a name and a text are expected"),
+        (["--about", "subtitle=Books"], 1, "'title', 'description', 'licence' or 'source'"),
         (["--collection", "films", "--scale", 2], 1, "no collection 'films'; the collections are"),
     ],
 )

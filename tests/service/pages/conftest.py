@@ -37,6 +37,8 @@ VIEWS = {
     "teach": "/teach?q=a+white+whale&collection={c}",
     "map": "/map?q=a+white+whale&collection={c}&before=1&projection=2&method=pca",
     "document": "/document?collection={c}&id=sea-3",
+    "collection": "/collection?collection={c}",
+    "user": "/user?collection=rated&user=ann",
     "add": "/add",
     "operate": "/operate",
     "docs": "/docs",
@@ -49,6 +51,8 @@ READY = {
     "teach": "#results .hits li",
     "map": "#picture canvas[data-drawn]",
     "document": "#document > *",
+    "collection": "#documents li",
+    "user": "#history tr",
     "operate": "#collections tr",
 }
 """What is there once a view is drawn."""

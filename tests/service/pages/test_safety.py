@@ -33,6 +33,7 @@ def test_hostile_documents_are_text(new_tab: Callable[..., Tab], view: str) -> N
     path = VIEWS[view].format(c="hostile").replace("&before=1&after=2", "")
     path = path.replace("&before=1&projection=2", "").replace("&like=%5B%22sea-3%22%5D", "")
     path = path.replace("id=sea-3", f"id={quote(f'{SCRIPT}#0')}")
+    path = path.replace("collection=rated&user=ann", f"collection=hostile&user={quote(SCRIPT)}")
     tab.open(path)
     if view in READY:
         tab.page.wait_for_selector(READY[view], state="attached")

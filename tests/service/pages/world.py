@@ -77,6 +77,8 @@ def build(folder: Path, encoder: str) -> None:
         )
     hostile(data.create("hostile", encoder=encoder))
     points(data.create("spots", dimension=3))
+    data.create("empty", dimension=3)
+    rated(data.create("rated", encoder=encoder))
     many = [
         {"id": f"m{at}", "text": f"{TOPICS['sea']} {at}", "value": {"n": at}} for at in range(150)
     ]
@@ -132,6 +134,26 @@ def points(made: Collection) -> None:
     )
 
 
+def rated(made: Collection) -> None:
+    """Documents that two users rated, with a description of the collection."""
+    about = {"title": "Rated tales", "licence": "CC0", "source": "https://example.org/tales"}
+    made.configure(about=about | {"description": "Tales with ratings of two users."})
+    tales = [
+        {"id": f"{topic}-{at}", "text": f"{text} {at}", "payload": {"topic": topic}}
+        for topic, text in TOPICS.items()
+        for at in range(6)
+    ]
+    made.upsert(tales)
+    rated_by = [("ann", "sea", 5), ("ann", "garden", 1), ("bob", "space", 4)]
+    made.add_interactions(
+        [
+            {"user": user, "id": f"{topic}-{at}", "value": value, "time": f"2024-05-0{at + 1}"}
+            for user, topic, value in rated_by
+            for at in range(3)
+        ],
+    )
+
+
 def hostile(made: Collection) -> None:
     """Documents that try to be more than text, in every place that a page shows; two versions."""
     width = made.settings.dimension
@@ -153,6 +175,12 @@ def hostile(made: Collection) -> None:
                 "value": {SCRIPT: text[:2000], "plain": IMAGE},
                 "payload": {"title": text[:3000], IMAGE: text[:300], "year": at},
             }
+            for at, text in enumerate(nasty)
+        ]
+    )
+    made.add_interactions(
+        [
+            {"user": SCRIPT, "id": f"{text[:200]}#{at}", "value": text}
             for at, text in enumerate(nasty)
         ]
     )

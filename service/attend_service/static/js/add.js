@@ -1,10 +1,11 @@
 // Bring your own: a file, its columns, a collection, and the first search.
 
-import { of, post, put } from "./api.js";
+import { get, of, post, put } from "./api.js";
 import { columns, documents, guess, numbered, PARTS, wrong } from "./columns.js";
 import { bar, byId, h, tell } from "./dom.js";
 import { parse } from "./files.js";
 import { bytes, count, percent, plural, short } from "./format.js";
+import { read } from "./state.js";
 import { plain } from "./values.js";
 
 const MAX_BYTES = 100e6;
@@ -13,6 +14,8 @@ const BATCH_CHARACTERS = 1e6;
 const PREVIEWED = 6;
 const TOLD = 20;
 const WORDS = { id: "id", text: "text to search", value: "value to return", payload: "shown and filtered", vector: "vector", nothing: "leave out" };
+
+const { to } = read(); // the collection to add to, where its page leads here
 
 let rows = [];
 let places = []; // of the rows in their file
@@ -41,6 +44,14 @@ async function take(file) {
   tell(byId("status"), null);
   byId("status").textContent = `${file.name}: ${plural(rows.length, "row")}${unread.length ? `; ${unread.length} cannot be read` : ""}`;
   preview();
+}
+
+/** Whether a collection exists: then it keeps its settings. */
+async function isThere(name) {
+  return get(of(name)).then(() => true, (error) => {
+    if (error.status === 404) return false;
+    throw error;
+  });
 }
 
 /** A name that collections may have. */
@@ -80,7 +91,7 @@ async function build(event) {
   stopped = false;
   try {
     const settings = made[0]?.document.vector ? { dimension: made[0].document.vector.length } : byId("encoder").value ? { encoder: byId("encoder").value } : {};
-    await put(of(name), settings);
+    if (name !== to || !(await isThere(name))) await put(of(name), settings);
     const done = await send(name, made);
     tell(byId("status"), null);
     const without = empty.map((place) => ({ place, reason: "has no text" }));
@@ -140,7 +151,7 @@ function finished(name, done, out) {
     h("p", {}, h("strong", {}, `${plural(done.written, "document")} in ${name}`), ` of ${plural(total, "row")}. `, stopped ? "Stopped; add the same file again to resume." : ""),
     ...[numbered(rows, parts)].filter(Boolean).map((sentence) => h("p", {}, sentence)),
     ...leftOut(out),
-    h("p", {}, h("a", { class: "button main", href: `/search?collection=${encodeURIComponent(name)}` }, `Search ${name}`)),
+    h("p", {}, h("a", { class: "button main", href: `/search?collection=${encodeURIComponent(name)}` }, `Search ${name}`), " ", h("a", { class: "button", href: `/collection?collection=${encodeURIComponent(name)}` }, "Browse it")),
   );
   byId("built").querySelector("a").focus();
 }
@@ -155,6 +166,7 @@ function leftOut(out) {
 }
 
 function start() {
+  if (to) byId("name").value = to;
   const zone = byId("drop");
   zone.addEventListener("dragover", (event) => {
     event.preventDefault();

@@ -6,8 +6,9 @@ export const percent = (share) => {
   return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
 };
 
-/** A number with about four digits that mean something. */
+/** A number with about four digits that mean something; a minus is a minus, and no hyphen. */
 export function number(value, digits = 4) {
+  if (value < 0) return `−${number(-value, digits)}`;
   if (!Number.isFinite(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return grouped(value);
   const size = Math.abs(value);
@@ -52,4 +53,12 @@ function grouped(value) {
   // Four digits are left together: most of them are years.
   const useGrouping = Math.abs(value) >= 1e4;
   return value.toLocaleString("en", { maximumFractionDigits: 20, useGrouping });
+}
+
+/** A moment in seconds since 1970, to the minute or, at midnight, to the day; UTC. */
+export function moment(time) {
+  const date = new Date(time * 1000);
+  if (Number.isNaN(date.getTime())) return String(time);
+  const [day, clock] = date.toISOString().split("T");
+  return time % 86_400 === 0 ? day : `${day} ${clock.slice(0, 5)}`;
 }

@@ -96,7 +96,12 @@ function meta(hit, title) {
   const told = Object.entries(hit.payload ?? {}).filter(([name, value]) => !is(name, value));
   // A column of the source may be called as the id is.
   const named = (name) => (name === "id" ? "id (column)" : name);
-  const rows = told.filter(([, value]) => !isShown(value)).slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, named(name)), h("dd", {}, plain(value))));
-  if (title !== hit.id) rows.unshift(h("div", {}, h("dt", {}, "id"), h("dd", {}, hit.id)));
+  const rows = told.filter(([, value]) => !isShown(value)).slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, named(name)), h("dd", {}, web(value) ?? plain(value))));
   return rows.length ? h("dl", { class: "meta" }, rows) : null;
+}
+
+/** An address of the web as a link that says where it leads; null for anything else. */
+function web(value) {
+  if (typeof value !== "string" || !/^https?:\/\/\S+$/i.test(value) || !URL.canParse(value)) return null;
+  return h("a", { href: value, rel: "noreferrer noopener", target: "_blank", title: value }, `${new URL(value).host} ↗`);
 }

@@ -30,8 +30,6 @@
   addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");
     button.hidden = false;
-    // Where the menu is wider than the window, the view that is open is in sight.
-    document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     apply(stored());
     button.addEventListener("click", () => {
       const now = root.dataset.theme ?? "system";
