@@ -14,6 +14,7 @@ from attend.api import learning as api
 from attend.api.base import Reply
 from attend.api.documents import Deleted
 from attend.core.errors import InvalidRequest, UnknownProjection
+from attend.learning import FEWEST_QUESTIONS
 from attend.measure.rankings import VersionName, compare_judged
 from attend.store import CollectionStore, StoredProjection
 from attend.write.feedback import add_feedback
@@ -80,6 +81,7 @@ def show_feedback(collection: str, query: labels.FeedbackListing) -> labels.Feed
     """Count the feedback there is to learn from, and list the newest of it."""
     store = collection_of(collection).store
     page = labels.FeedbackPage(store.example_count(), store.question_count())
+    page.relevant, page.needed = store.relevant_question_count(), FEWEST_QUESTIONS
     if query.limit:
         latest = store.latest_examples(query.limit + 1, query.before)
         page.items = latest[: query.limit]
