@@ -56,7 +56,7 @@ const offerUsers = latest(async (cursor = null) => {
 function choose(id) {
   user = id;
   without = new Set();
-  showHistory();
+  showHistory().then(() => (user ? byId("another") : field("who")).focus());
   changed();
 }
 
@@ -124,7 +124,7 @@ function changed() {
     byId(place).replaceChildren(...(chips.length ? chips : [h("li", { class: "quiet" }, "nothing yet")]));
   }
   remember();
-  ask();
+  return ask();
 }
 
 function chip(id) {
@@ -138,11 +138,12 @@ function chip(id) {
 
 // -- the list ---------------------------------------------------------------------------------
 
-function leave(id, out = true) {
+async function leave(id, out = true) {
   if (out) without.add(id);
   else without.delete(id);
-  showHistory();
-  changed();
+  await Promise.all([showHistory(), changed()]);
+  // The button that was pressed may be gone; the keyboard goes on where that can be undone.
+  if (document.activeElement === document.body) (byId("left-out").querySelector("button") ?? byId("another")).focus();
 }
 
 /** A request; what is left out keeps its place outside of the list, and counts for nothing. */
@@ -235,9 +236,12 @@ function start() {
     picked = new Map();
     names.clear();
     field("who").value = "";
+    user = "";
+    without = new Set();
     offerUsers();
+    showHistory();
     look();
-    choose("");
+    changed();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   reopenOnReturn();
