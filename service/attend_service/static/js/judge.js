@@ -59,15 +59,14 @@ export class Judgements {
     return { answer, effects: new Map(answer.hits.map((hit, rank) => [hit.id, this.#effect(hit, rank, before)])) };
   }
 
-  /** What feedback did to a hit: its place and weight without, and in which direction it moved; null for nothing. */
+  /** What feedback did to a hit: its place and weight without, and the direction in which it moved, null for none. */
   #effect(hit, rank, before) {
     const without = before.get(hit.id) ?? { rank: before.size, weight: 0 };
     const label = this.labels.get(hit.id);
     const [up, down] = [rank < without.rank, rank > without.rank];
     const heavier = hit.weight > without.weight * LEAST_GAIN;
-    if (up || (label === RELEVANT && !down && heavier)) return { up: true, own: this.own.has(hit.id), rank, without };
-    if (down && label === NOT_RELEVANT) return { up: false, own: this.own.has(hit.id), rank, without };
-    return null;
+    const rose = up || (label === RELEVANT && !down && heavier);
+    return { up: rose ? true : down && label === NOT_RELEVANT ? false : null, own: this.own.has(hit.id), rank, without };
   }
 
   async #stored() {
@@ -89,7 +88,7 @@ export function judgeButtons(hit, judgements, position, done) {
 
 /** What feedback did to a hit, as a chip; nothing where it did nothing. */
 export function effectChip(effect, weight) {
-  if (!effect) return null;
+  if (!effect || effect.up === null) return null;
   const { up, own, rank, without } = effect;
   const place = rank === without.rank ? "" : `place ${without.weight ? without.rank + 1 : `below ${without.rank}`} → ${rank + 1}`;
   const share = without.weight ? `${percent(without.weight)} → ${percent(weight)}` : "";

@@ -102,9 +102,10 @@ async function judged(error, hit, label) {
 /** What the feedback of this query changes now, in a sentence. */
 function changed(id) {
   const effect = effects.get(id);
-  const moved = [...effects.values()].filter((each) => each && each.rank !== each.without.rank).length;
+  const moved = [...effects.values()].filter(({ rank, without }) => rank !== without.rank).length;
   if (effect && effect.rank !== effect.without.rank) return `It is at place ${effect.rank + 1} and was ${effect.without.weight ? `at ${effect.without.rank + 1}` : `below ${effect.without.rank}`} without feedback.`;
-  if (effect) return `Its weight is ${percent(answer.hits[effect.rank].weight)} and was ${percent(effect.without.weight)} without feedback.`;
+  const [now, before] = effect ? [percent(answer.hits[effect.rank].weight), percent(effect.without.weight)] : [];
+  if (now !== before) return `Its weight is ${now} and was ${before} without feedback.`;
   return moved ? `Feedback moves ${plural(moved, "document")}.` : "The answer stays as it was.";
 }
 
