@@ -517,7 +517,8 @@ def _job(row: Mapping[str, Any]) -> Job:
     if plain["problem"] is not None:
         message = str(plain["problem"]["detail"])
     elif plain["state"] == "running":
-        doing = f"{stage.capitalize() or 'Begins'}, {fraction:.0%} of the whole done."
+        doing = f"{stage.capitalize()}: {fraction:.0%} of the training is done."
+        doing = doing if stage else "The training starts."
         message = "Stops at its next step." if row["stopping"] else doing
     elif plain["state"] == "done":
         message = str((plain["result"] or {}).get("reason") or "Done.")

@@ -42,7 +42,7 @@ LOOKS = (
     Look("attention", f"/attention?q={LINES}", "#picture [data-row]"),
     Look("lines", f"/attention?q={LINES}&as=lines&n=3", "#picture [data-row]"),
     Look("compare", f"/compare?collection=modules&before=1&after=2&q={ASKED}", "#picture circle"),
-    Look("recommend", f"/recommend?like={LIKED}", "#results .because"),
+    Look("recommend", f"/recommend?like={LIKED}", "#results .reasons"),
     Look("teach", f"/teach?collection=modules&q={quote('Open a network connection')}", ".hits li"),
     Look(
         "map",

@@ -55,7 +55,7 @@ def test_from_the_queue_to_the_report(jobs: Jobs, trainer: SlowTrainer) -> None:
     running = until(lambda: jobs.find(job.id) if jobs.find(job.id).progress.stage else None)
     assert running.state == "running"
     assert (running.progress.stage, running.progress.fraction) == ("fit", 0.25)
-    assert running.progress.message == "Fit, 25% of the whole done."
+    assert running.progress.message == "Fit: 25% of the training is done."
     assert running.created <= (running.started or "")
     trainer.may_finish.set()
     done = reached(jobs, job.id, "done")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.service.test_training import delete
 
 BOOKS = "/v1/collections/books"
 RECOMMEND, INTERACTIONS = f"{BOOKS}/recommend", f"{BOOKS}/interactions"
+USERS = f"{BOOKS}/users"
 
 FAR = "https://x.example//a/b"
 MET: list[dict[str, Any]] = [
@@ -97,6 +99,52 @@ def test_a_history_a_user_or_examples_are_recommended_by(books: FlaskClient) -> 
     near = {"positive": [{"vector": [0, 1, 0.2]}], "negative": ["whale"], "k": 1}
     assert [hit["id"] for hit in post(books, RECOMMEND, near)["hits"]] == ["emma"]
     assert "because" not in post(books, RECOMMEND, near)["hits"][0]
+
+
+@pytest.mark.parametrize("force", [1.0, 3.0])
+def test_what_speaks_against_a_hit_and_for_it_makes_its_score(
+    books: FlaskClient, force: float
+) -> None:
+    negative = [{"id": "whale", "weight": force}, {"vector": [0.6, 0.5, 0], "weight": force}]
+    asked = {"positive": [{"vector": [0, 1, 0.2]}, "emma"], "negative": negative, "explain": True}
+    hits = post(books, RECOMMEND, {**asked, "exclude_seen": False})["hits"]
+    assert len(hits) == 3
+    for hit in hits:
+        assert sum(each["weight"] for each in hit["because"]) == pytest.approx(1)
+        against = [each["weight"] for each in hit["against"]]
+        assert against == sorted(against, reverse=True)
+        assert {each.get("id") for each in hit["against"]} == {"whale", None}
+        assert hit["score"] == pytest.approx(math.log(hit["weight"] * (1 - sum(against))))
+    most = max(hits, key=lambda hit: sum(each["weight"] for each in hit["against"]))
+    assert (most["id"], most["against"][0]["id"]) == ("whale", "whale")
+    liked = post(books, RECOMMEND, {"positive": ["emma"], "explain": True})
+    assert "against" not in liked["hits"][0]
+
+
+def test_users_are_listed_with_what_they_did_last(books: FlaskClient) -> None:
+    assert get(books, USERS) == {"items": [], "next": None, "users": 0}
+    post(books, INTERACTIONS, [*MET, {"user": "Anna", "id": FAR, "time": 5}])
+    everyone = get(books, USERS)
+    named = [(each["user"], each["interactions"]) for each in everyone["items"]]
+    assert (named, everyone["users"], everyone["next"]) == (
+        [("ann", 2), ("7", 1), ("Anna", 1)],
+        3,
+        None,
+    )
+    latest = everyone["items"][0]["latest"]
+    assert [each["id"] for each in latest] == ["whale", "emma"]  # the one without a time is last
+    asked = {"query": [1, 1, 1], "k": 3, "title": True}
+    titles = {hit["id"]: hit["title"] for hit in post(books, f"{BOOKS}/search", asked)["hits"]}
+    assert [each["title"] for each in latest] == [titles["whale"], titles["emma"]]
+    assert [each["user"] for each in get(books, f"{USERS}?contains=NN")["items"]] == ["ann", "Anna"]
+    pages, address = [], f"{USERS}?limit=1"
+    while address:
+        page = get(books, address)
+        pages += [each["user"] for each in page["items"]]
+        address = page["next"] and f"{USERS}?limit=1&cursor={page['next']}"
+    assert pages == ["ann", "7", "Anna"]
+    assert books.get(f"{USERS}?contains=").status_code == 422
+    assert get(books, f"{USERS}?limit=0") == {"items": [], "next": None, "users": 3}
 
 
 def test_what_a_user_would_think_comes_with_its_spread_and_why(books: FlaskClient) -> None:

@@ -61,6 +61,7 @@ NEEDS: Mapping[str, str] = {
     "recommend": "read",
     "add_interactions": "write",
     "list_interactions": "write",
+    "list_users": "write",
     "delete_interactions": "write",
     "start_training": "admin",
     "list_jobs": "read",

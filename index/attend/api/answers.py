@@ -497,6 +497,11 @@ class Recommendation(Shown, Reply, repr=False):
     because: Sequence[Mapping[str, Any]] | None = None
     """Each part of the history (`id`, `text`, `fact` or `vector`) with its share of the weight, the
     largest first; the shares sum to one. Present with `explain`."""
+    against: Sequence[Mapping[str, Any]] | None = None
+    """Each negative example (`id`, `text` or `vector`) with its share of what positive and negative
+    examples give the document together, the largest first. One minus their sum is what `weight` is
+    multiplied by: the score is the log of that product. Present with `explain` where there are
+    negative examples."""
     title: str | None = None
     """A display title; present if requested."""
     text: str | None = None

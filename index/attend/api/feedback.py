@@ -149,6 +149,17 @@ class InteractionListing(base.Request):
     """`next` of the previous page, of the same user."""
 
 
+class UserListing(base.Request):
+    """The users to list."""
+
+    contains: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Only users whose name contains this text; the case of ASCII letters is ignored."""
+    limit: int = Field(20, ge=0, le=100)
+    """The most to list; 0 to count only."""
+    cursor: str | None = Field(None, max_length=base.MAX_CURSOR)
+    """`next` of the previous page, with the same text."""
+
+
 class InteractionDeletion(base.Request):
     """The interactions to delete: a user's, those with documents, or a user's with these."""
 
@@ -197,6 +208,10 @@ class FeedbackPage(Tabular, base.Reply):
     """The number of different queries among them."""
     items: Sequence[StoredExample] | None = None
     """Present if `limit` is above 0; `query` is null where it was a vector."""
+    relevant: int = 0
+    """The number of queries with a relevant document: a training for ranking learns from these."""
+    needed: int = 0
+    """The number of such queries below which a training for ranking proves nothing."""
     next: int | None = field(default_factory=lambda: base.ABSENT)
     """The `before` of the next page; null on the last, and absent where `limit` is 0."""
 
@@ -304,3 +319,30 @@ class SearchesPage(Tabular, base.Reply):
     searches: int
     used: int
     """The number of searches of which somebody said which hits served."""
+class LatestDocument(base.Reply):
+    """A document of a user's interactions."""
+
+    id: str
+    title: str
+    """Its display title."""
+
+
+class UserEntry(base.Reply):
+    """A user whose interactions are stored."""
+
+    user: str
+    interactions: int
+    latest: Sequence[LatestDocument]
+    """The documents of the latest interactions, three at most."""
+
+
+class UsersAnswer(Tabular, base.Reply):
+    """A page of users, those with most interactions first."""
+
+    listed: ClassVar = ("items", UserEntry)
+
+    items: Sequence[UserEntry]
+    next: str | None
+    """The cursor of the next page; null on the last."""
+    users: int
+    """The number of all users whose interactions are stored."""

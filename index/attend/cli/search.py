@@ -208,6 +208,7 @@ def _listing(hits: Sequence[Hit | Recommendation], texts: Sequence[str], digits:
         below = [full.replace("\n", f"\n{_INDENT}") if full else shortened(text, SNIPPET)]
         if isinstance(hit, Recommendation):
             below += [] if hit.because is None else [f"because of {_shares(hit.because)}"]
+            below += [] if hit.against is None else [f"against it {_shares(hit.against)}"]
         elif hit.group_size is not None:
             line += f"  ({hit.group_size} in {json.dumps(hit.group)})"
         lines += [line.rstrip(), *(f"{_INDENT}{part}" for part in below if part)]

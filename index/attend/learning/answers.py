@@ -88,8 +88,8 @@ def read_answers(
     figures["values"] = len(rows)
     if len(rows) < FEWEST_QUESTIONS:
         raise NothingToLearn(
-            f"{len(rows)} documents have a value to learn from, and {FEWEST_QUESTIONS} are the "
-            f"fewest from which a gain can be proved; add more.",
+            f"{FEWEST_QUESTIONS} documents with a value to learn from are the fewest from which a "
+            f"gain can be proved, and this collection has {len(rows)}; add more.",
             figures,
         )
     random = np.random.default_rng(request.seed)

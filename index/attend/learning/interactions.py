@@ -488,8 +488,8 @@ class InteractionsTrainer:
         self.forms = [name for name in FORMS if self._is_possible(name)]
         if not self.folds:
             raise NothingToLearn(
-                f"{users} users interacted with two documents or more, and {FEWEST_QUESTIONS} are "
-                f"the fewest from which a gain can be proved; store more interactions.",
+                f"{FEWEST_QUESTIONS} users with two documents or more are the fewest from which a "
+                f"gain can be proved, and this collection has {users}; store more interactions.",
                 self.figures,
             )
 

@@ -187,8 +187,9 @@ class RankingTrainer:
         )
         self.memory, questions, previous, figures, *_ = self.material
         if questions.count < FEWEST_QUESTIONS:
+            number, verb = ("question", "is") if questions.count == 1 else ("questions", "are")
             raise NothingToLearn(
-                f"{questions.count} questions with a relevant document are stored, and "
+                f"{questions.count} {number} with a relevant document {verb} stored, and "
                 f"{FEWEST_QUESTIONS} are the fewest from which a gain can be proved; teach more "
                 f"examples.",
                 figures,

@@ -336,9 +336,9 @@ class RatingsTrainer:
         ratings, figures = self.material.ratings, self.material.figures
         if ratings.several < FEWEST_QUESTIONS:
             raise NothingToLearn(
-                f"{ratings.several} users have given two documents or more a number, and "
-                f"{FEWEST_QUESTIONS} are the fewest from which a gain can be proved; store more "
-                f"interactions with a value.",
+                f"{FEWEST_QUESTIONS} users who gave two documents or more a number are the fewest "
+                f"from which a gain can be proved, and this collection has {ratings.several}; "
+                f"store more interactions with a value.",
                 figures,
             )
         if ratings.values.min() == ratings.values.max():

@@ -16,7 +16,7 @@ from attend.api.recommend import RecommendRequest
 from attend.attention import Attended
 from attend.collection.versions import View, until_stable
 from attend.core.errors import InvalidRequest
-from attend.core.types import Bool, Float64, Int64
+from attend.core.types import Bool, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
@@ -63,6 +63,23 @@ class _Resolved(NamedTuple):
         return self.history.select(self.history.weights > 0)
 
 
+class _NegativeWeights(NamedTuple):
+    """What negative examples give some documents (n,).
+
+    Attributes:
+        history: the negative examples.
+        attended: the documents as these attend to them, in an order of its own.
+        places: (n,) positions in it.
+        log_weights: (n,) beside the log weights that positive examples give.
+    """
+
+    history: History
+    scoring: Scoring
+    attended: Attended
+    places: Int64
+    log_weights: Float64
+
+
 class Recommender:
     """Answers the recommendations of one collection; any thread may call it."""
 
@@ -97,7 +114,7 @@ class Recommender:
         attention, scored = self._scored(resolved)
         page = self._order(resolved, scored)[request.offset : resolved.listed]
         return Recommended(
-            hits=self._hits(resolved, attention.scoring, scored, page),
+            hits=self._hits(resolved, attention, scored, page),
             history={"given": history.total, "used": len(history.parts)},
             missing=history.missing,
             attended=scored.total_documents,
@@ -168,10 +185,17 @@ class Recommender:
 
     def _penalised(self, resolved: _Resolved, attention: Attention, scored: Attended) -> Attended:
         """Lower the scores by the attention of negative examples to the same documents."""
-        history, weights = resolved.history, resolved.history.weights
-        if (weights > 0).all():
+        if (resolved.history.weights > 0).all():
             return scored
-        documents = scored.documents
+        negative = self._negative(resolved, attention, scored.documents)
+        return scored._replace(scores=penalised(scored.scores, negative.log_weights))
+
+    def _negative(
+        self, resolved: _Resolved, attention: Attention, documents: Int64
+    ) -> _NegativeWeights:
+        """Return what negative examples give documents (n,), by the same measure as positive ones
+        give them theirs."""
+        history, weights = resolved.history, resolved.history.weights
         is_over_all = attention.all_weights is not None
         rows = resolved.rows if is_over_all else np.sort(attention.attended.documents)
         negative, everything = history.select(weights < 0), resolved._replace(attend="all")
@@ -182,7 +206,7 @@ class Recommender:
         order = np.argsort(weighed.documents)
         places = order[np.searchsorted(weighed.documents, documents, sorter=order)]
         taken = against.scoring.log_weights(weighed)[places] + math.log(force)
-        return scored._replace(scores=penalised(scored.scores, taken))
+        return _NegativeWeights(negative, against.scoring, weighed, places, taken)
 
     def _with_new(self, resolved: _Resolved, attention: Attention, scored: Attended) -> Attended:
         """Add the best documents without interactions, as many as are reserved."""
@@ -219,9 +243,9 @@ class Recommender:
         return reserved(order, new, request.reserve, resolved.listed)
 
     def _hits(
-        self, resolved: _Resolved, scoring: Scoring, scored: Attended, places: Int64
+        self, resolved: _Resolved, attention: Attention, scored: Attended, places: Int64
     ) -> list[Recommendation]:
-        request, rows = resolved.request, scored.documents[places]
+        request, rows, scoring = resolved.request, scored.documents[places], attention.scoring
         with_texts = request.title or bool(request.include) or request.fields is not None
         listed = read_documents(self._store, rows, texts=with_texts)
         matched = matches(self._store, scoring, listed) if request.include else ()
@@ -230,12 +254,30 @@ class Recommender:
             "weight": scored.weights[places].tolist(),
             "value": [document.value for document in listed],
             "because": [None] * len(listed),
+            "against": [None] * len(listed),
         }
         if request.explain:
             names = [part.name for part in resolved.positive.parts]
             columns["because"] = explain_parts(scoring, scored, places, names)
+            if (resolved.history.weights < 0).any():
+                columns["against"] = self._against(resolved, attention, scored, places)
         contents = contents_of(listed, matched, request, columns)
         return [Recommendation(**content) for content in contents]
+
+    def _against(
+        self, resolved: _Resolved, attention: Attention, scored: Attended, places: Int64
+    ) -> list[list[dict[str, Json]]]:
+        """Return by document each negative example with its share of what positive and negative
+        ones give it together."""
+        log_weights = attention.scoring.log_weights(scored)[places]
+        negative = self._negative(resolved, attention, scored.documents[places])
+        names = [part.name for part in negative.history.parts]
+        parts = explain_parts(negative.scoring, negative.attended, negative.places, names)
+        shares = np.exp(-np.logaddexp(0, log_weights - negative.log_weights))
+        return [
+            [{**part, "weight": part["weight"] * share} for part in listed]
+            for listed, share in zip(parts, shares.tolist(), strict=True)
+        ]
 
     def _with_interactions(self, view: View) -> Int64:
         """Return the rows of documents with interactions, ascending; read once in each state."""

@@ -282,6 +282,19 @@ def check_active(active: int, expected: int | None, version: int) -> None:
         )
 
 
+class StoredUser(NamedTuple):
+    """A user whose interactions are stored.
+
+    Attributes:
+        interactions: their number.
+        latest: the ids of the documents of the latest ones, the latest first.
+    """
+
+    name: str
+    interactions: int
+    latest: Sequence[str]
+
+
 class CollectionStore(Protocol):
     """Documents, keys, feedback and versions of one collection, in any engine.
 
@@ -493,6 +506,11 @@ class CollectionStore(Protocol):
     def example_count(self) -> int: ...
     def question_count(self) -> int: ...
 
+    def relevant_question_count(self) -> int:
+        """Return the number of questions with a relevant document."""
+        learned = self.examples()
+        return len(np.unique(learned.questions[learned.weights > 0]))
+
     def question_embeddings(self, texts: Sequence[str]) -> dict[str, Float32]:
         """Return the embeddings of those texts that are stored questions."""
         learned = self.examples()
@@ -563,6 +581,15 @@ class CollectionStore(Protocol):
         self, after: tuple[int, int], limit: int, user: str | None = None
     ) -> tuple[list[Interaction], tuple[int, int] | None]:
         """Return the next interactions after a place (0, 0 first), of one user or of all.
+
+        Returns: a page of them, and the place that the following one is after; None at the end.
+        """
+        raise self.unsupported("recommend")
+
+    def user_page(
+        self, after: tuple[int, int], limit: int, contains: str | None = None
+    ) -> tuple[list[StoredUser], tuple[int, int] | None]:
+        """Return users, those with most interactions first, after a place (0, 0 first).
 
         Returns: a page of them, and the place that the following one is after; None at the end.
         """

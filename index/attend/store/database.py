@@ -39,6 +39,7 @@ from attend.store import (
     StoredExample,
     StoredKey,
     StoredProjection,
+    StoredUser,
     StoredVersion,
     TooFarBehind,
     UserHistory,
@@ -430,6 +431,10 @@ class Store(CollectionStore):
     def question_count(self) -> int:
         return sql.row_count(self._read(), "questions")
 
+    def relevant_question_count(self) -> int:
+        counted = "SELECT count(DISTINCT question) FROM examples WHERE weight > 0"
+        return int(self._read().execute(counted).fetchone()[0])
+
     def latest_examples(
         self, limit: int, before: int | None = None, document: str | None = None
     ) -> list[StoredExample]:
@@ -577,6 +582,29 @@ class Store(CollectionStore):
             [Interaction(row[2], row[3], sql.read_value(row[4]), row[5]) for row in page],
             (page[-1][0], page[-1][1]) if len(rows) > limit > 0 else None,
         )
+
+    def user_page(
+        self, after: tuple[int, int], limit: int, contains: str | None = None
+    ) -> tuple[list[StoredUser], tuple[int, int] | None]:
+        named = "" if contains is None else "WHERE instr(lower(name), lower(CAST(? AS TEXT))) "
+        following = "" if after == (0, 0) else "HAVING (-count(*), users.id) > (-?, ?) "
+        with self.connections.reading() as db:
+            rows = db.execute(
+                "SELECT users.id, name, count(*) FROM interactions "
+                f"JOIN users ON users.id = interactions.user {named}"
+                f"GROUP BY users.id {following}ORDER BY count(*) DESC, users.id LIMIT ?",
+                [
+                    *([] if contains is None else [sql.name_bytes(contains)]),
+                    *(after if following else ()),
+                    limit + 1,
+                ],
+            ).fetchall()
+            users = [
+                StoredUser(name, count, sql.latest_of_user(db, id))
+                for id, name, count in rows[:limit]
+            ]
+        end = (rows[limit - 1][2], rows[limit - 1][0]) if len(rows) > limit > 0 else None
+        return users, end
 
     def interaction_counts(self) -> tuple[int, int]:
         with self.connections.reading() as db:

@@ -57,6 +57,9 @@ READ_BLOCK = 8192
 LONG = 1024
 """Bytes of a document that is counted while it is read; shorter ones count by their number."""
 
+LATEST = 3
+"""Documents that a list of users names of each."""
+
 SAMPLE = 1000
 """Interactions that the threshold of likes is chosen from."""
 
@@ -401,6 +404,17 @@ def user_ids(db: Database, users: Sequence[str]) -> dict[str, int]:
             ).fetchone()
         ids[user] = int(row[0])
     return ids
+
+
+def latest_of_user(db: Database, user: int) -> list[str]:
+    """Return the ids of the documents of a user's latest interactions, the latest first."""
+    rows = db.execute(
+        "SELECT documents.id FROM interactions "
+        "JOIN documents ON documents.row = interactions.document "
+        "WHERE user = ? ORDER BY time DESC, interactions.id DESC LIMIT ?",
+        [user, LATEST],
+    )
+    return [str(id) for (id,) in rows]
 
 
 def stored_value(value: Json) -> Any:

@@ -14,6 +14,7 @@ from attend.api import learning as api
 from attend.api.base import Reply
 from attend.api.documents import Deleted
 from attend.core.errors import InvalidRequest, UnknownProjection
+from attend.learning import FEWEST_QUESTIONS
 from attend.learning.evidence import changed_questions
 from attend.measure.rankings import VersionName, compare_judged
 from attend.store import CollectionStore, StoredProjection
@@ -83,6 +84,7 @@ def show_feedback(collection: str, query: labels.FeedbackListing) -> labels.Feed
     """Count the feedback there is to learn from, and list the newest of it."""
     store = collection_of(collection).store
     page = labels.FeedbackPage(store.example_count(), store.question_count())
+    page.relevant, page.needed = store.relevant_question_count(), FEWEST_QUESTIONS
     if query.limit:
         latest = store.latest_examples(query.limit + 1, query.before, query.document)
         page.items = latest[: query.limit]

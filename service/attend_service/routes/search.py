@@ -34,6 +34,7 @@ from attend.core.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart, chart_columns
 from attend.search.hits import cursor, fingerprint, place
 from attend.values.blends import ANSWER_KEYS
+from attend.values.select import display_title
 from attend.write import feedback
 from attend_service.context import check_opened, collection_of, context
 from attend_service.operations import Operations
@@ -46,6 +47,7 @@ recommendations = Operations("Recommendations")
 
 SEARCH = "/v1/collections/{collection}/search"
 INTERACTIONS = "/v1/collections/{collection}/interactions"
+USERS = "/v1/collections/{collection}/users"
 EXAMPLE: dict[str, Any] = {
     "query": [1.0, 0.2, 0.0],
     "k": 2,
@@ -266,6 +268,30 @@ def list_interactions(collection: str, query: api.InteractionListing) -> api.Int
     end = None if following is None else cursor(scope, following)
     liked_from = store.liking().liked_from
     return api.InteractionsAnswer(items, end, interactions, users, liked_from)
+
+
+@recommendations.add("GET", USERS, scope="write", reads=True)
+def list_users(collection: str, query: api.UserListing) -> api.UsersAnswer:
+    """List the users whose interactions are stored, those with most first, page by page.
+
+    This needs a key that may write, as the list of interactions does.
+    """
+    store = collection_of(collection).store
+    scope = fingerprint("users", query.contains or "")
+    after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, scope, 2)))
+    page, following = store.user_page((after[0], after[1]), query.limit, query.contains)
+    documents = store.find([id for user in page for id in user.latest])
+    titles = {id: display_title(*document[1:]) for id, document in documents.items()}
+    items = [
+        api.UserEntry(
+            user.name,
+            user.interactions,
+            [api.LatestDocument(id, titles[id]) for id in user.latest if id in titles],
+        )
+        for user in page
+    ]
+    end = None if following is None else cursor(scope, following)
+    return api.UsersAnswer(items, end, store.interaction_counts()[1])
 
 
 @recommendations.add("DELETE", INTERACTIONS, example={"user": "ann"}, scope="write")

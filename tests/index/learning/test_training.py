@@ -681,7 +681,7 @@ def test_the_very_same_question_is_one(tmp_path):
     planted = Planted(2, 60, 0.8, 0.0)
     collection = planted.collection(tmp_path)
     teach_vectors(collection, planted.documents[[0] * 40], range(40))
-    nothing_happened(collection, train(collection), "1 questions with a relevant document")
+    nothing_happened(collection, train(collection), "1 question with a relevant document is stored")
 
 
 def test_negative_labels_only(tmp_path):

@@ -123,17 +123,15 @@ def test_teach(reader: Tab, collection: str) -> None:
     reader.open(f"/teach?collection={collection}&q={quote(query)}")
     reader.page.wait_for_selector("#results .hits li")
     reader.page.focus("#results .hits > li")
+    first = found(reader, collection, query, k=1)[0]["id"]
     reader.page.keyboard.press("y")
-    reader.page.wait_for_selector("#results li[data-said='1']")
+    reader.page.wait_for_selector("#said:has-text('relevant')")
+    second = found(reader, collection, query, k=2)[1]["id"]
     reader.page.keyboard.press("j")
     reader.page.keyboard.press("n")
     reader.page.wait_for_selector("#results li[data-said='0']")
     stored = reader.ask(f"/v1/collections/{collection}/feedback?limit=2")["items"]
-    hits = found(reader, collection, query, k=2)
-    assert [(each["document"], each["label"]) for each in stored] == [
-        (hits[1]["id"], 0),
-        (hits[0]["id"], 1),
-    ]
+    assert [(each["document"], each["label"]) for each in stored] == [(second, 0), (first, 1)]
     sound(reader)
 
 
@@ -146,8 +144,8 @@ def test_scifact_is_trained_promoted_and_rolled_back(reader: Tab) -> None:
     reader.page.wait_for_selector("#job [data-state=done]", timeout=300_000)
     job = reader.ask("/v1/jobs")["jobs"][0]["id"]
     report = reader.ask(f"/v1/jobs/{job}")["result"]
-    reader.page.wait_for_selector("#job table")
-    assert report["reason"].split(" (")[0] in reader.text("#job")
+    reader.page.wait_for_selector("#report table")
+    assert report["reason"].split(" (")[0] in reader.text("#report")
     version = max(each["version"] for each in reader.ask(f"{path}/projections")["projections"])
     mine = f"#versions li:has(strong:text-is('Version {version}'))"
     if reader.page.query_selector(f"{mine} button"):
@@ -204,7 +202,7 @@ def test_recommend(reader: Tab, collection: str) -> None:
     body = {"positive": liked, "title": True}
     hits = reader.ask(f"/v1/collections/{collection}/recommend", body)["hits"]
     wait_for_titles(reader, hits)
-    assert len(reader.page.query_selector_all("#results .because")) == 10
+    assert len(reader.page.query_selector_all("#results .reasons")) == 10
     sound(reader)
 
 

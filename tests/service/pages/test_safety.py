@@ -153,9 +153,9 @@ def test_a_page_works_with_the_key_that_the_browser_was_asked_for(
         # it takes the sentence away no more.
         waiting: list[Any] = []
         tab.page.route("**/projections", lambda each: waiting.append(each))
-        tab.open("/teach?collection=points")
-        tab.page.click("#train")
-        refused = "#status:has-text('This needs a key of the scope admin')"
+        tab.open("/teach?collection=points&q=1+0")
+        tab.page.click("#results button:has-text('Relevant') >> nth=0")
+        refused = "#status:has-text('This needs a key of the scope write')"
         tab.page.wait_for_selector(refused)
         for each in waiting:
             each.continue_()

@@ -29,11 +29,14 @@ export function Hit({ collection, hit, weight, rank, full = 1, extra = null, mor
     <div class="hit">
       <h3 dir="auto"><a href=${addressOf("/document", { collection, id: hit.id })}>${short(title, 140)}</a></h3>
       ${passage(hit.highlight, title)}
-      <${Once} of=${hit} parts=${() => [cover(hit), value(hit.value, title), meta(hit, title)]} />
+      <${Facts} hit=${hit} />
       ${extra instanceof Node ? html`<${Dom} node=${extra} />` : extra}
     </div>
   </li>`;
 }
+
+/** The picture, the value and the fields of a hit. */
+export const Facts = ({ hit }) => html`<${Once} of=${hit} parts=${() => [cover(hit), value(hit.value, hit.title), meta(hit, hit.title)]} />`;
 
 /** Elements made once of a hit, and again only for another one. */
 class Once extends Component {

@@ -1,109 +1,149 @@
-// Teaching: say what is relevant, see what was said, train on it, promote or roll back.
+// Teaching: judge documents, see what a judgement changes, train on all of them, promote or roll back.
 
 import { del, get, latest, of, post } from "./api.js";
-import { byId, h, tell, tried } from "./dom.js";
-import { number, plural, short } from "./format.js";
+import { bar, byId, h, tell, tried } from "./dom.js";
+import { number, percent, plural, short } from "./format.js";
 import { drawHits } from "./hits.js";
+import { draw, html } from "./html.js";
 import { drawJob, follow, isOver } from "./jobs.js";
+import { Judgements, NOT_RELEVANT, RELEVANT, effectChip, judgeButtons } from "./judge.js";
 import { drawReport } from "./report.js";
 import { explain, queryOf } from "./queries.js";
 import { addressOf, read, reopenOnReturn, write } from "./state.js";
 import { titlesOf } from "./titles.js";
+import { leastSure } from "./unsure.js";
 import { versionName } from "./versions.js";
 
 const K = 20;
-const PAGE = 30;
-const ENOUGH = 200; // queries
+const FIRST = 5; // hits that are shown before "More"
+const PAGE = 10; // stored judgements
+const ENOUGH = 200; // questions, from which most gains can be proved
+const OFFERED = 3; // questions to judge next
 const form = byId("teach");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
 
+let judgements = null;
 let answer = null;
-let asked = null; // the query of it, as the API takes it
-let said = new Map(); // document → label, of the query that is shown
-let at = 0;
-let known = null;
+let effects = new Map(); // document → what feedback did to it
+let shown = FIRST;
+let current = null; // the id of the hit that keys judge
+let unsure = []; // questions to judge next, the least sure first
 
 const remember = () => write({ collection: field("collection").value, q: field("q").value });
 
 const ask = latest(async () => {
   const query = field("q").value.trim();
-  if (!query) return byId("results").replaceChildren();
+  const collection = field("collection").value;
+  if (!query) {
+    judgements = answer = null;
+    paint();
+    return;
+  }
   await tried("search", async () => {
-    asked = await queryOf(field("collection").value, query);
-    answer = await post(path("search"), { query: asked, k: K, highlight: true, title: true });
-    said = await judged(query);
-    at = 0;
+    if (judgements?.line !== query || judgements.collection !== collection) {
+      const opened = new Judgements(collection, await queryOf(collection, query));
+      opened.line = query;
+      await opened.read();
+      judgements = opened;
+      current = null;
+      shown = FIRST;
+      byId("said").textContent = "";
+    }
+    ({ answer, effects } = await judgements.ask({ k: K, highlight: true, title: true }));
     paint();
   });
+  form.removeAttribute("aria-busy");
 });
 
-/** What was said of this query before, as far as the newest thousand examples go back. */
-async function judged(query) {
-  known ??= (await get(`${path("feedback")}?limit=1000`)).items;
-  return new Map(known.filter((each) => each.query === query).map((each) => [each.document, Math.sign(each.label) > 0 ? 1 : 0]));
+/** The hits that are shown: the first ones, and those further down that are judged. */
+function listed() {
+  return answer ? answer.hits.map((hit, rank) => ({ hit, rank })).filter(({ hit, rank }) => rank < shown || judgements.labels.has(hit.id)) : [];
 }
 
 function paint() {
-  const items = answer.hits.map((hit, rank) => {
-    const more = { tabindex: rank === at ? 0 : -1, "data-said": said.get(hit.id) ?? "", onFocus: () => move(rank, false) };
-    return { collection: field("collection").value, hit, weight: hit.weight, rank: rank + 1, extra: marks(hit, rank), more };
+  const rows = listed();
+  if (!rows.some(({ hit }) => hit.id === current)) current = rows[0]?.hit.id ?? null;
+  const items = rows.map(({ hit, rank }) => {
+    const more = { tabindex: hit.id === current ? 0 : -1, "data-said": judgements.labels.get(hit.id) ?? "", onFocus: () => (current = hit.id) };
+    const extra = html`<div class="judged">${judgeButtons(hit, judgements, rank + 1, judged)}${effectChip(effects.get(hit.id), hit.weight)}</div>`;
+    return { collection: field("collection").value, hit, weight: hit.weight, rank: rank + 1, extra, more };
   });
-  drawHits(byId("results"), "Documents to judge", items);
+  keepFocus(() => drawHits(byId("results"), "Documents to judge", items));
+  byId("keys").hidden = !items.length;
+  byId("wider").hidden = !answer || shown >= answer.hits.length || answer.hits.length <= FIRST;
+  const others = rows.filter(({ hit, rank }) => rank < shown && !judgements.labels.has(hit.id));
+  byId("others").hidden = !others.length || ![...(judgements?.labels.values() ?? [])].includes(RELEVANT);
+  byId("others").textContent = others.length === 1 ? "The other one is not relevant" : `The other ${others.length} are not relevant`;
+  drawNext();
 }
 
-function marks(hit, rank) {
-  const button = (label, word) =>
-    h("button", { type: "button", "aria-pressed": String(said.get(hit.id) === label), on: { click: () => judge(rank, label) } }, word);
-  return h("div", { class: "row marks" }, button(1, "Relevant"), button(0, "Not relevant"));
+/** Draw, and leave the focus where it was: an element that is moved loses it. */
+function keepFocus(drawing) {
+  const focused = byId("results").contains(document.activeElement) ? document.activeElement : null;
+  drawing();
+  if (!focused?.isConnected || document.activeElement === focused) return;
+  focused.focus({ preventScroll: true });
+  focused.scrollIntoView({ block: "nearest" });
 }
 
-/** One judgement is stored at once; said again, it is taken back. */
-async function judge(rank, label) {
-  const { id, title } = answer.hits[rank];
-  const query = field("q").value.trim();
+/** What follows a judgement: the query is asked again, and the list moves. */
+async function judged(error, hit, label) {
   await act(async () => {
-    if (said.get(id) === label) {
-      await forget(id, query);
-      said.delete(id);
-    } else {
-      await post(path("feedback"), { items: [{ query: asked, id, label, position: rank + 1, source: "page" }] });
-      said.set(id, label);
-    }
-    at = rank;
-    known = null;
-    const within = byId("results").contains(document.activeElement);
-    paint();
-    if (within) items()[rank].focus();
-    byId("said").textContent = `${short(title, 40)}: ${said.has(id) ? (label ? "relevant" : "not relevant") : "not judged"}`;
-    examples();
+    if (error) throw error;
+    current = hit.id;
+    await ask();
+    const word = judgements.labels.has(hit.id) ? (label === RELEVANT ? "relevant" : "not relevant") : "not judged";
+    byId("said").textContent = `${short(hit.title, 40)}: ${word}. ${changed(hit.id)}`;
+    gathered();
   });
 }
 
-async function forget(id, query) {
-  const { items: stored } = await get(`${path("feedback")}?limit=1000`);
-  const ids = stored.filter((each) => each.document === id && each.query === query).map((each) => each.id);
-  if (ids.length) await del(path("feedback"), { ids });
+/** What the feedback of this query changes now, in a sentence. */
+function changed(id) {
+  const effect = effects.get(id);
+  const moved = [...effects.values()].filter(({ rank, without }) => rank !== without.rank).length;
+  if (effect && effect.rank !== effect.without.rank) return `It is at place ${effect.rank + 1} and was ${effect.without.weight ? `at ${effect.without.rank + 1}` : `below ${effect.without.rank}`} without feedback.`;
+  const [now, before] = effect ? [percent(answer.hits[effect.rank].weight), percent(effect.without.weight)] : [];
+  if (now !== before) return `Its weight is ${now} and was ${before} without feedback.`;
+  return moved ? `Feedback moves ${plural(moved, "document")}.` : "The answer stays as it was.";
 }
 
-const items = () => [...byId("results").querySelectorAll(".hits > li")];
+function judgeBy(label) {
+  const place = answer.hits.findIndex((hit) => hit.id === current);
+  if (place < 0) return;
+  const hit = answer.hits[place];
+  judgements.toggle(hit.id, label, place + 1).then(() => judged(null, hit, label), (error) => judged(error, hit, label));
+}
 
-function move(rank, focus = true) {
-  const all = items();
-  at = Math.max(0, Math.min(all.length - 1, rank));
-  all.forEach((item, place) => (item.tabIndex = place === at ? 0 : -1));
-  if (focus) all[at]?.focus();
+async function judgeOthers() {
+  const rows = listed().filter(({ hit, rank }) => rank < shown && !judgements.labels.has(hit.id));
+  const items = rows.map(({ hit, rank }) => ({ id: hit.id, label: NOT_RELEVANT, position: rank + 1 }));
+  await act(async () => {
+    await judgements.store(items);
+    await ask();
+    byId("said").textContent = `${plural(items.length, "document")} judged not relevant.`;
+    gathered();
+  });
+}
+
+function move(step) {
+  const rows = listed();
+  const place = rows.findIndex(({ hit }) => hit.id === current);
+  current = rows[Math.max(0, Math.min(rows.length - 1, place + step))]?.hit.id ?? null;
+  paint();
+  [...byId("results").querySelectorAll(".hits > li")].find((item) => item.dataset.id === current)?.focus();
 }
 
 const KEYS = {
-  ArrowDown: () => move(at + 1),
-  j: () => move(at + 1),
-  ArrowUp: () => move(at - 1),
-  k: () => move(at - 1),
-  y: () => judge(at, 1),
-  "+": () => judge(at, 1),
-  n: () => judge(at, 0),
-  "-": () => judge(at, 0),
+  ArrowDown: () => move(1),
+  j: () => move(1),
+  ArrowUp: () => move(-1),
+  k: () => move(-1),
+  y: () => judgeBy(RELEVANT),
+  "+": () => judgeBy(RELEVANT),
+  n: () => judgeBy(NOT_RELEVANT),
+  "-": () => judgeBy(NOT_RELEVANT),
 };
 
 function onKey(event) {
@@ -113,34 +153,81 @@ function onKey(event) {
   key();
 }
 
-async function examples(before = null) {
+// -- the question to judge next --------------------------------------------------------------
+
+/** Look for the questions whose answers are least sure; without any the place stays empty. */
+async function offer() {
+  const collection = field("collection").value;
+  const questions = await leastSure(collection).catch(() => []);
+  if (field("collection").value !== collection) return;
+  unsure = questions;
+  drawNext();
+}
+
+function drawNext() {
+  const rows = unsure.filter(({ query }) => query !== field("q").value.trim()).slice(0, OFFERED);
+  byId("next").hidden = !rows.length;
+  draw(byId("unsure"), html`<ul class="unsure">${rows.map(({ query, weights }) => html`<li key=${query}>
+    <button type="button" dir="auto" onClick=${() => goOn(query)}>${short(query, 70)}</button>
+    <span class="quiet">best two ${percent(weights[0])} and ${percent(weights[1])}</span>
+  </li>`)}</ul>`);
+}
+
+function goOn(query) {
+  field("q").value = query;
+  unsure = unsure.filter((each) => each.query !== query);
+  remember();
+  ask().then(() => byId("results").querySelector(".hits > li")?.focus());
+}
+
+// -- what is stored --------------------------------------------------------------------------
+
+/** How far the stored judgements are on the way to a gain that can be proved. */
+async function gathered() {
   await tried("examples", async () => {
-    const page = before === null ? "" : `&before=${before}`;
-    const found = await get(`${path("feedback")}?limit=${PAGE}${page}`);
-    byId("count").textContent = `${plural(found.examples, "example")} of ${plural(found.questions, "query", "queries")}${found.questions < ENOUGH ? `; about ${ENOUGH} queries usually prove a gain` : ""}`;
-    const titles = await titlesOf(field("collection").value, found.items.map((each) => each.document));
-    const rows = found.items.map((each) => row(each, titles.get(each.document) ?? each.document));
-    const body = byId("examples").querySelector("tbody");
-    if (before === null) body.replaceChildren(...rows);
-    else body.append(...rows);
-    const more = byId("more");
-    more.hidden = found.next === null;
-    more.onclick = () => examples(found.next);
+    const open = byId("stored").open;
+    const page = await get(`${path("feedback")}?limit=${open ? PAGE : 1}`);
+    const missing = page.needed - page.relevant;
+    byId("count").textContent = `${plural(page.relevant, "question")} of about ${ENOUGH} that usually prove a gain`;
+    byId("far").replaceChildren(bar(page.relevant / ENOUGH));
+    byId("far").setAttribute("aria-valuenow", Math.min(ENOUGH, page.relevant));
+    byId("missing").textContent = missing > 0 ? `Training begins at ${page.needed}: ${plural(missing, "question")} with a relevant document to go.` : "";
+    byId("missing").hidden = missing <= 0;
+    byId("train").disabled = missing > 0 || Boolean(running);
+    byId("train").classList.toggle("main", missing <= 0);
+    byId("stored-count").textContent = `Stored judgements (${page.examples})`;
+    if (open) await examples(page);
   });
 }
 
+/** A page of the stored judgements; `before` is the cursor of it. */
+async function examples(page, before = null) {
+  const { items, next } = page ?? (await get(`${path("feedback")}?limit=${PAGE}&before=${before}`));
+  const titles = await titlesOf(field("collection").value, items.map(({ document }) => document));
+  const rows = items.map((example) => row(example, titles.get(example.document) ?? example.document));
+  byId("examples").querySelector("tbody").replaceChildren(...rows);
+  byId("older").hidden = next === null;
+  byId("older").onclick = () => tried("examples", () => examples(null, next));
+  byId("newest").hidden = before === null;
+}
+
 function row(example, title) {
-  const remove = async () => {
-    await act(() => del(path("feedback"), { ids: [example.id] }));
-    known = null;
-    examples();
-    ask();
-  };
+  const remove = () =>
+    act(async () => {
+      await del(path("feedback"), { ids: [example.id] });
+      judgements = null;
+      await gathered();
+      await ask();
+    });
   const query = example.query ?? "a vector";
   const word = example.label > 0 ? `relevant${example.label === 1 ? "" : ` (${number(example.label)})`}` : "not relevant";
   const gone = h("button", { type: "button", class: "plain", "aria-label": `Delete ${short(query, 40)}, ${short(title, 40)}`, on: { click: remove } }, "Delete");
   return h("tr", {}, h("td", { dir: "auto" }, short(query, 80)), h("td", { dir: "auto" }, short(title, 60)), h("td", { class: example.label > 0 ? "good" : "bad" }, word), h("td", {}, gone));
 }
+
+// -- versions and trainings ------------------------------------------------------------------
+
+let running = null; // the id of the training that runs
 
 async function versions() {
   await tried("versions", async () => {
@@ -172,20 +259,31 @@ async function change(what) {
 }
 
 async function train() {
+  byId("train").disabled = true;
   await act(async () => {
     const job = await post(path("train"), { promote: byId("promote").checked });
     await watch(job.id);
   });
+  if (!running) gathered();
 }
 
+/** Follow a training: its progress stands in the bar, its result in the page. */
 async function watch(id) {
+  running = id;
   byId("train").disabled = true;
+  byId("bar").dataset.running = "true";
+  byId("report").replaceChildren();
   try {
     const job = await follow(id, (now) => byId("job").replaceChildren(drawJob(now, (error) => tell(byId("status"), error))));
-    if (job.result) byId("job").append(drawReport({ version: job.result.version ?? "", report: job.result }, byId("job").clientWidth), next(job.result));
+    if (job.result) {
+      byId("report").replaceChildren(drawReport({ version: job.result.version ?? "", report: job.result }, byId("report").clientWidth), next(job.result));
+      byId("report").scrollIntoView({ block: "nearest" });
+    }
     await change(async () => {});
   } finally {
-    byId("train").disabled = false;
+    running = null;
+    delete byId("bar").dataset.running;
+    await gathered();
   }
 }
 
@@ -200,7 +298,7 @@ function next({ promoted, version }) {
 }
 
 /** A training that runs already is gone on with. */
-async function running() {
+async function resume() {
   await tried("running", async () => {
     const { jobs } = await get("/v1/jobs");
     const job = jobs.find((each) => each.collection === field("collection").value && !isOver(each));
@@ -215,19 +313,21 @@ function act(work) {
 }
 
 function open() {
-  known = null;
+  judgements = null;
+  unsure = [];
   remember();
   explain(field("q"), field("collection").value, "A query people ask");
   byId("job").replaceChildren();
-  examples();
+  byId("report").replaceChildren();
+  gathered();
   versions();
-  running();
-  ask();
+  resume();
+  ask().then(offer);
 }
 
 function start() {
-  const given = read();
-  for (const name of ["collection", "q"]) if (given[name]) field(name).value = given[name];
+  const query = read();
+  for (const name of ["collection", "q"]) if (query[name]) field(name).value = query[name];
   field("q").addEventListener("input", () => {
     remember();
     ask();
@@ -235,6 +335,13 @@ function start() {
   field("collection").addEventListener("change", open);
   form.addEventListener("submit", (event) => event.preventDefault());
   byId("results").addEventListener("keydown", onKey);
+  byId("wider").addEventListener("click", () => {
+    shown = K;
+    paint();
+  });
+  byId("others").addEventListener("click", judgeOthers);
+  byId("stored").addEventListener("toggle", () => byId("stored").open && gathered());
+  byId("newest").addEventListener("click", gathered);
   byId("train").addEventListener("click", train);
   byId("back").addEventListener("click", () => change(() => post(path("projections", "rollback"))));
   reopenOnReturn();
