@@ -8,6 +8,7 @@ The start page has stories to begin with (`stories`).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -83,6 +84,16 @@ def search_page(query: PlainSearch, answer: Answer | None) -> Response:
         start=start,
         base=request.host_url.rstrip("/"),
     )
+
+
+def vector_query(line: str) -> list[float] | dict[str, str]:
+    """Return what is typed where vectors are searched: their numbers, or a document's id."""
+    parts = [part for part in re.split(r"[\s,;]+", line.strip().strip("[]")) if part]
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        return {"id": line}
+    return numbers if len(numbers) > 1 else {"id": line}
 
 
 def first_collection(names: list[str]) -> str:

@@ -80,7 +80,7 @@ function band({ mean, std }, values, field) {
   const numbers = values.filter(Number.isFinite);
   const [least, most] = numbers.length ? [Math.min(...numbers), Math.max(...numbers)] : [-Infinity, Infinity];
   const within = (value) => Math.min(most, Math.max(least, value));
-  const digits = std > 0 ? Math.max(0, Math.min(6, -Math.floor(Math.log10(std)))) : 6;
+  const digits = std > 0 ? Math.max(0, Math.min(6, Math.ceil(Math.log10(2 / std)))) : 6;
   const said = (value) => (Math.abs(value) >= 1e6 ? number(value) : number(Number(value.toFixed(digits)), 7)).replace("-", "−");
   const unit = UNITS[field.toLowerCase().match(/[a-z]+$/)?.[0]] ?? "";
   return { low: said(within(mean - std)), high: said(within(mean + std)), text: said(mean) + (unit && ` ${unit}`) };

@@ -9,7 +9,6 @@ import { isAnswered, likeness, weigh } from "./weigh.js";
 
 const SEGMENTS = 6;
 const LEAST = 0.025; // of the weight, from which a document has a segment of its own
-const ROOM = 0.11; // of the weight, from which a name has room in its segment
 const NEXT = [["map", "Map", "The documents on a map"], ["compare", "Versions", "The same query under two versions"], ["teach", "Teach", "Judge these documents"]];
 
 /**
@@ -87,20 +86,15 @@ function Segments({ result, weighed, answered, jump }) {
   const shown = order.filter((at) => at < result.hits.length && weights[at] >= LEAST).slice(0, SEGMENTS);
   const others = Math.max(0, 1 - nothing - shown.reduce((sum, at) => sum + weights[at], 0));
   const said = (name, weight) => (answered ? `${name}, ${percent(weight)}` : name);
-  const label = (name, weight) => (weight >= ROOM ? html`<span>${name}</span>` : null);
-  const go = (event) => {
-    const id = event.currentTarget.dataset.jump;
-    if (jump) jump(id);
-  };
   const rest = result.attended - shown.length;
   return html`<ul class="whole" aria-label="Who shares the weight">
     ${shown.map((at, rank) => {
       const { id, title } = result.hits[at];
       const name = short(title, 60);
-      return html`<li key=${id} class=${rank ? "" : "first"} style=${{ flexGrow: weights[at] }}><button type="button" data-jump=${id} aria-label=${said(name, weights[at])} title=${said(name, weights[at])} onClick=${go}>${label(name, weights[at])}</button></li>`;
+      return html`<li key=${id} class=${rank ? "" : "first"} style=${{ flexGrow: weights[at] }}><button type="button" aria-label=${said(name, weights[at])} title=${said(name, weights[at])} onClick=${() => jump(id)}><span>${name}</span></button></li>`;
     })}
-    ${rest > 0 && others > 0.0005 ? html`<li key=" others" class="rest" style=${{ flexGrow: others }} title=${said(plural(rest, "other"), others)}>${label(plural(rest, "other"), others)}</li>` : null}
-    ${nothing > 0.0005 ? html`<li key=" none" class="none" style=${{ flexGrow: nothing }} title=${said("No answer", nothing)}>${label(answered ? `no answer ${percent(nothing)}` : "no answer", nothing)}</li>` : null}
+    ${rest > 0 && others > 0.0005 ? html`<li key=" others" class="rest" style=${{ flexGrow: others }} title=${said(plural(rest, "other"), others)}><span>${plural(rest, "other")}</span></li>` : null}
+    ${nothing > 0.0005 ? html`<li key=" none" class="none" style=${{ flexGrow: nothing }} title=${said("No answer", nothing)}><span>${answered ? `no answer ${percent(nothing)}` : "no answer"}</span></li>` : null}
   </ul>`;
 }
 

@@ -12,7 +12,7 @@ import { Card, NoAnswer, Tail, takesServer } from "./panel.js";
 import { explain, queryOf } from "./queries.js";
 import { playStories } from "./start.js";
 import { addressOf, reopenOnReturn, write } from "./state.js";
-import { isAnswered, weigh } from "./weigh.js";
+import { isAnswered, risenBy, weigh } from "./weigh.js";
 
 const LISTED = 100;
 const PATIENCE = 150; // milliseconds after which an answer is late enough to say so
@@ -206,15 +206,6 @@ function itemOf(hit, weight, rank, answered) {
   return { collection: field("collection").value, hit, weight, rank, far: !answered, chip, extra: explanation(hit) };
 }
 
-/** The ids of hits that feedback has put before others. */
-function risenBy({ hits }) {
-  if (!hits.some((hit) => hit.explanation.memory)) return new Set();
-  const without = (hit) => hit.score - hit.explanation.memory;
-  const before = [...hits].sort((a, b) => without(b) - without(a));
-  const rank = new Map(before.map((hit, at) => [hit.id, at]));
-  return new Set(hits.filter((hit, at) => hit.explanation.memory > 0 && rank.get(hit.id) > at).map((hit) => hit.id));
-}
-
 /** The search that one sees, as links take it along. */
 function seen() {
   return { collection: field("collection").value, q: field("q").value, filter: byId("filter").value, value: field("value").value, projection: field("projection").value };
@@ -295,8 +286,9 @@ function remember() {
 
 async function openCollection() {
   try {
-    await explain(field("q"), field("collection").value, field("q").placeholder);
-    const { fields, total: documents, documents: some } = await drawFilters(byId("filters"), byId("filtered"), field("collection").value, filter(), (chosen) => {
+    const name = field("collection").value;
+    await explain(field("q"), name, `Ask ${name === "default" ? "a question" : short(name, 40)}`);
+    const { fields, total: documents, documents: some } = await drawFilters(byId("filters"), byId("filtered"), name, filter(), (chosen) => {
       byId("filter").value = chosen ? JSON.stringify(chosen) : "";
       changed();
     });

@@ -1,6 +1,7 @@
 // The start page: stories that play in place. The first plays by itself.
 
 import { get, of, post } from "./api.js";
+import { copySearch } from "./copy.js";
 import { byId } from "./dom.js";
 import { percent, short } from "./format.js";
 import { Hits } from "./hits.js";
@@ -29,13 +30,6 @@ export function playStories(start) {
       play(link, links);
     });
   }
-  byId("users")?.addEventListener("change", ({ target }) => {
-    const link = links.find((each) => each.dataset.story === "recommend");
-    const address = new URL(link.href);
-    address.searchParams.set("user", target.value);
-    link.href = address.pathname + address.search;
-    play(link, links);
-  });
   if (links.length) play(links[0], links);
 }
 
@@ -48,15 +42,14 @@ async function play(link, links) {
     if (each === link) each.setAttribute("aria-current", "true");
     else each.removeAttribute("aria-current");
   }
-  if (byId("pick")) byId("pick").hidden = link.dataset.story !== "recommend";
   const given = Object.fromEntries(new URL(link.href).searchParams);
   const show = (template) => {
     if (mine !== turn || !stage.isConnected) return false;
-    draw(stage, html`<div key=${mine}>${template}</div>`);
+    draw(stage, html`<div key=${link.dataset.story}>${template}</div>`);
     return true;
   };
   try {
-    await STORIES[link.dataset.story](given, show, link);
+    await STORIES[link.dataset.story](given, show, link, () => play(link, links));
   } catch (error) {
     show(html`<p class="problem">${error.message}</p>`);
   }
@@ -84,23 +77,26 @@ async function playAnswer({ collection, q, value }, show, link) {
   const answered = isAnswered(answer, weighed.nothing, 1);
   const items = answered ? weighed.order.filter((at) => at < answer.hits.length).slice(0, SHOWN).map((at, rank) => ({ collection, hit: answer.hits[at], weight: weighed.weights[at], rank: rank + 1 })) : [];
   const search = { collection, q: String(asked), value };
+  const on = {
+    jump: (id) => location.assign(addressOf("/document", { collection, id })),
+    copy: () => copySearch(collection, { query: answer.asked.query, k: 10, mode: "soft", ...(value ? { value } : {}) }),
+  };
   show(html`<h2 key="title">${collection}: <a href=${addressOf("/search", search)}>${String(asked)}</a></h2>
-    <${Card} key="card" result=${answer} weighed=${weighed} search=${search} />
+    <${Card} key="card" result=${answer} weighed=${weighed} search=${search} on=${on} />
     ${items.length ? html`<${Hits} key="hits" label="Documents" items=${items} />` : null}`);
 }
 
 /** The same query under two versions, as one list that re-orders. */
 async function playLearned({ collection, q, value, before, after }, show) {
   const versions = [Number(before), Number(after)];
-  const [answers, { projections }] = await Promise.all([
+  const [answers, { report }] = await Promise.all([
     Promise.all(versions.map((projection) => searched(collection, q, { projection, value }))),
-    get(of(collection, "projections")),
+    get(of(collection, "projections", String(after))),
   ]);
   const sides = answers.map(ranked);
   const ids = [...new Set(sides.flatMap((side) => side.slice(0, COMPARED).map(({ id }) => id)))];
   const titles = new Map(answers.flatMap(({ hits }) => hits.map((hit) => [hit.id, hit.title])));
   const weights = sides.map((side) => new Map(side.map(({ id, weight }) => [id, weight])));
-  const { report } = projections.find(({ version }) => version === versions[1]);
   const link = addressOf("/compare", { collection, q, before, after });
   let isAfter = false;
   const paint = () => {
@@ -149,7 +145,7 @@ function proof({ reason = "", views = {} }) {
 }
 
 /** What a user may like next, each with the documents that it is because of. */
-async function playRecommended({ collection, user }, show) {
+async function playRecommended({ collection, user }, show, link, again) {
   const body = { user, k: RECOMMENDED, title: true, explain: true, on_missing: "skip" };
   const { hits } = await post(of(collection, "recommend"), body);
   const reasons = hits.map((hit) => (hit.because ?? []).filter(({ id }) => id !== undefined).slice(0, BECAUSE));
@@ -159,6 +155,13 @@ async function playRecommended({ collection, user }, show) {
     <a dir="auto" href=${addressOf("/document", { collection, id: hit.id })}>${short(hit.title, 90)}</a>
     ${reasons[at].length ? html`<span class="quiet" dir="auto">because of ${because(reasons[at])}</span>` : null}
   </li>`);
-  show(html`<h2 key="title">${collection}: <a href=${addressOf("/recommend", { collection, user })}>for ${user}</a></h2>
+  const users = JSON.parse(link.dataset.users ?? "[]");
+  const choose = ({ target }) => {
+    link.setAttribute("href", addressOf("/recommend", { collection, user: target.value }));
+    again();
+  };
+  const options = users.map((each) => html`<option key=${each} value=${each} selected=${each === user}>${short(each, 60)}</option>`);
+  const select = users.length > 1 ? html`<label class="field pick">Recommend for <select onChange=${choose}>${options}</select></label>` : null;
+  show(html`<h2 key="title">${collection}: <a href=${addressOf("/recommend", { collection, user })}>for ${user}</a></h2>${select}
     ${items.length ? html`<ol key="list" class="recommended" aria-label="Recommended">${items}</ol>` : html`<p key="none">Nothing to recommend yet.</p>`}`);
 }

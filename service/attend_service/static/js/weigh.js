@@ -60,6 +60,15 @@ function apart(confidence, threshold) {
   return 0.5 + 0.5 * Math.tanh((odds(within(confidence)) - odds(within(threshold))) / 3);
 }
 
+/** The ids of hits that feedback has put before others. */
+export function risenBy({ hits }) {
+  if (!hits.some((hit) => hit.explanation.memory)) return new Set();
+  const without = (hit) => hit.score - hit.explanation.memory;
+  const before = [...hits].sort((a, b) => without(b) - without(a));
+  const rank = new Map(before.map((hit, at) => [hit.id, at]));
+  return new Set(hits.filter((hit, at) => hit.explanation.memory > 0 && rank.get(hit.id) > at).map((hit) => hit.id));
+}
+
 function logSumExp(values) {
   const most = values.reduce((a, b) => Math.max(a, b), -Infinity);
   if (most === -Infinity) return -Infinity;
