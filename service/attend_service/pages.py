@@ -2,43 +2,46 @@
 
 Templates are in `templates/pages`, one for each view; scripts and styles in `static`, modules that
 the browser loads as they are. Searching works without scripts; the rest says that it needs them.
-The start page has questions to begin with: those that a collection stores, or that its contents
-suggest.
+The start page has stories to begin with (`stories`).
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from flask import Response, render_template, request
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from attend import DEFAULT_COLLECTION, Collection
+from attend import DEFAULT_COLLECTION
 from attend.api.answers import Answer
 from attend.api.learning import Evidence
 from attend.api.search import PlainSearch
 from attend.core.errors import OutOfFiles
 from attend.core.types import Role
-from attend.values.select import display_title
 from attend_service.background import shown_work
 from attend_service.context import collection_of, context
 from attend_service.replies import HTML
-from attend_service.security import resolved, visible
+from attend_service.security import may, resolved, visible
+from attend_service.stories import (
+    FOREIGN,
+    Offer,
+    StartQuestion,
+    gather_stories,
+    offer_of,
+    store_questions,
+)
+
+__all__ = ["FOREIGN", "LINKED", "VIEWS", "PageView", "StartQuestion", "store_questions"]
 
 log = logging.getLogger("attend")
 
-SETTING = "questions"
-"""The setting of a collection that holds its questions."""
+MOST = 6
+"""Questions that the start page offers of one collection."""
 
-MOST = 8
-TITLES = 4
-LONGEST = 80
-"""Characters of a title that is a question to click."""
-
-FOREIGN = "who won the world cup in 1998"
-"""A question that few collections answer."""
+OPENED = 12
+"""The most collections that the start page looks into."""
 
 
 class PageView(NamedTuple):
@@ -72,23 +75,6 @@ LINKED = (
 """Pages that others lead to; they are not in the menu."""
 
 
-class StartQuestion(BaseModel):
-    """A question to click, with the field that answers it and a remark for the reader.
-
-    Its kind says what it shows: an answer, that nothing answers it, or what learning changed.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    query: Annotated[str, Field(min_length=1, max_length=256)]
-    value: Annotated[str, Field(max_length=256)] | None = None
-    remark: Annotated[str, Field(max_length=80)] | None = None
-    kind: Literal["ask", "unanswered", "learned"] = "ask"
-
-
-_stored = TypeAdapter(list[StartQuestion])
-
-
 def page(view: PageView) -> Response:
     """Render a view with the names of the collections; scripts fetch the rest."""
     return _rendered(f"pages/{view.path[1:]}.html", view, request.args.get("collection"))
@@ -97,16 +83,27 @@ def page(view: PageView) -> Response:
 def search_page(query: PlainSearch, answer: Answer | None) -> Response:
     """Render the search page with its answer, so that it works without scripts."""
     is_start = request.path == "/"
+    start = _start(query.collection) if is_start else None
     return _rendered(
         "pages/search.html",
         SEARCH,
-        query.collection,
+        query.collection if start is None else start["asked"],
         query=query,
         answer=answer,
         is_start=is_start,
-        start=_start(query.collection) if is_start else None,
+        start=start,
         base=request.host_url.rstrip("/"),
     )
+
+
+def vector_query(line: str) -> list[float] | dict[str, str]:
+    """Return what is typed where vectors are searched: their numbers, or a document's id."""
+    parts = [part for part in re.split(r"[\s,;]+", line.strip().strip("[]")) if part]
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        return {"id": line}
+    return numbers if len(numbers) > 1 else {"id": line}
 
 
 def first_collection(names: list[str]) -> str:
@@ -129,10 +126,19 @@ def _rendered(template: str, view: PageView, collection: str | None, **more: Any
     return Response(text, content_type=f"{HTML}; charset=utf-8")
 
 
-def store_questions(collection: Collection, questions: Sequence[StartQuestion]) -> None:
-    """Store the questions that the start page offers for a collection, in its settings."""
-    dumped: list[Any] = [question.model_dump(exclude_defaults=True) for question in questions]
-    collection.store.put_settings({SETTING: dumped})
+def _start(first: str) -> Mapping[str, Any]:
+    """Return what the start page shows: stories, and questions of the collection that is asked.
+
+    Stories come from all collections that the request may see, `first` before the others.
+    """
+    names = visible(context().data.names())
+    order = sorted(names, key=lambda name: name != first)[:OPENED]
+    found = [offer for offer in map(_offer_of, order) if offer is not None]
+    stories = gather_stories(found)
+    asked = next((story.collection for story in stories if story.kind == "ask"), first)
+    questions = next((offer.asks for offer in found if offer.collection == asked), [])
+    empty = [offer.collection for offer in found if not offer.documents]
+    return {"stories": stories, "asked": asked, "questions": questions[1:MOST], "empty": empty}
 
 
 def roles_of(path: str) -> Sequence[Role]:
@@ -154,36 +160,13 @@ def evidence(name: str, roles: Sequence[Role]) -> Evidence | None:
     return next((active[role] for role in roles if role in active), None)
 
 
-def _start(name: str) -> Mapping[str, Any] | None:
-    """Return the documents and the questions of a collection; None where it cannot be opened."""
+def _offer_of(name: str) -> Offer | None:
+    """Return what a collection has for the start page; None where it cannot be opened."""
     try:
-        collection = collection_of(name)
-        documents = collection.store.counts()[0]
-        stored = collection.store.settings().get(SETTING) or []
-        try:  # a restored snapshot may hold anything here
-            questions = _stored.validate_python(stored)[:MOST]
-        except ValidationError:
-            questions = []
-        return {"questions": questions or _suggested(collection), "documents": documents}
+        return offer_of(name, collection_of(name), may("write"))
     except OutOfFiles:
         raise
     # A collection that cannot be opened must not take the start page away.
     except Exception as error:
         log.warning("The collection %r cannot be opened: %s", name, error)
         return None
-
-
-def _suggested(collection: Collection) -> list[StartQuestion]:
-    """Suggest titles, and a question that nothing answers.
-
-    Queries of feedback are their users', and are shown to nobody else.
-    """
-    if collection.settings.encoder is None:
-        return []
-    titles = [display_title(*document[1:]) for document in collection.store.sample(TITLES)]
-    texts = dict.fromkeys(text for text in titles if text and len(text) <= LONGEST)
-    questions = [StartQuestion(query=text) for text in texts]
-    active = collection.store.active("search")
-    if questions and active is not None and active.tuning.get("null"):
-        questions.append(StartQuestion(query=FOREIGN, remark="one that nothing here answers"))
-    return questions

@@ -23,7 +23,7 @@ from werkzeug.exceptions import Forbidden, Unauthorized
 from attend import Data, encoder
 from attend.core.errors import Conflict, InvalidRequest
 from attend_service.context import Operation, context, requested_operation
-from attend_service.keys import HEADER, QDRANT_HEADER, ApiKey, KeyRing
+from attend_service.keys import HEADER, QDRANT_HEADER, ApiKey, KeyRing, Scope
 from attend_service.replies import HTML, wants_page
 from attend_service.settings import ServerSettings
 
@@ -242,6 +242,12 @@ def is_allowed(collection: str) -> bool:
 def visible(names: Iterable[str]) -> list[str]:
     """Return the collections among `names` that the request's key opens."""
     return [name for name in names if is_allowed(name)]
+
+
+def may(need: Scope) -> bool:
+    """Return whether the request's key has a scope; without keys every request has all."""
+    key = _key()
+    return key is None or key.may(need)
 
 
 def sees_all() -> bool:

@@ -38,7 +38,7 @@ from attend.values.select import display_title
 from attend.write import feedback
 from attend_service.context import check_opened, collection_of, context
 from attend_service.operations import Operations
-from attend_service.pages import search_page
+from attend_service.pages import search_page, vector_query
 from attend_service.replies import ProblemDetails, problem_of, wants_page
 from attend_service.security import MAX_BATCH_BODY
 
@@ -182,8 +182,10 @@ def plain_search(query: PlainSearch) -> Answer | Response:
         query = query.model_copy(update={"mode": "soft"})  # it begins with the blend
     answer = None
     if query.q is not None:
-        sent = parse(SearchRequest, query.request())
-        answer = collection_of(query.collection).search_many([sent])[0]
+        collection, fields = collection_of(query.collection), query.request()
+        if is_page and collection.settings.encoder is None:
+            fields["query"] = vector_query(query.q)
+        answer = collection.search_many([parse(SearchRequest, fields)])[0]
     if is_page:
         return search_page(query, answer)
     if answer is None:

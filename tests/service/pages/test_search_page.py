@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -33,6 +35,11 @@ def titles(tab: Tab) -> list[str]:
 
 def parameters(tab: Tab) -> dict[str, str]:
     return {name: each[0] for name, each in parse_qs(urlsplit(tab.page.url).query).items()}
+
+
+def exact(tab: Tab) -> str:
+    """The mean in large with all its digits, as it is told to who points at it."""
+    return str(tab.page.get_attribute("#results .big", "title")).split(" ±")[0]
 
 
 def wait_for_titles(tab: Tab, test: str) -> None:
@@ -113,10 +120,10 @@ def test_sliders_repaint_without_a_request(tab: Tab) -> None:
     assert tab.text("#results .share span") != before
     assert tab.text("#results .big") != mean
     tab.page.click("label:has-text('Best')")
-    assert "best document" in tab.text("#results .answer h2")
+    assert "best document" in tab.text("#results .answer")
     assert len(tab.requests) == asked
     told = tab.ask(SEARCH, {"query": "a white whale", "temperature": 10, "value": "price"})
-    assert tab.text("#results .big") == f"{told['answer']['mean']:g}"
+    assert exact(tab) == f"{told['answer']['mean']:g}"
     assert parameters(tab)["temperature"] == "10"
     assert parameters(tab)["k"] == "25"
 
@@ -135,8 +142,8 @@ def test_sliders_weigh_all_documents_where_all_are_attended(tab: Tab) -> None:
     assert "when the slider rests" in tab.text("#results .answer")
     assert len(tab.requests) == requests
     tab.page.eval_on_selector("#heat", "each => each.dispatchEvent(new Event('change'))")
-    tab.page.wait_for_selector("#results .answer .big")
-    assert tab.text("#results .big").split(" ±")[0] == f"{told['answer']['mean']:.4g}"
+    tab.page.wait_for_selector("#results .answer .big[title]")
+    assert exact(tab) == f"{told['answer']['mean']:.6g}"
 
 
 def test_vectors_are_asked_for_by_numbers_or_by_a_document(tab: Tab) -> None:
@@ -178,7 +185,7 @@ def test_the_address_restores_what_it_shows(tab: Tab, new_tab: Callable[..., Tab
 def test_a_temperature_of_the_address_is_taken_as_it_is(tab: Tab) -> None:
     tab.open("search", value="price", temperature="1.7")
     told = tab.ask(SEARCH, WHOLE | {"query": "a white whale", "value": "price", "temperature": 1.7})
-    assert tab.text("#results .big").split(" ±")[0] == f"{told['answer']['mean']:.4g}"
+    assert exact(tab) == f"{told['answer']['mean']:.6g}"
     assert parameters(tab)["temperature"] == "1.7"
 
 
@@ -197,13 +204,13 @@ def test_filters_are_of_the_payload(tab: Tab) -> None:
 @pytest.mark.parametrize(
     ("kind", "selectors"),
     [
-        ("number", (".value .number", ".answer svg.scale")),
-        ("labels", (".value .chips li", ".answer .shares .bar")),
+        ("number", (".value .number", ".answer .strip .band")),
+        ("labels", (".value .chips li", ".answer .big .share")),
         ("vector", (".value svg.spark polyline", ".answer svg.spark")),
         ("image", (".value img.thumb", ".value a[rel~=noreferrer]")),
-        ("object", (".value dl.meta", ".answer dl dd .big")),
+        ("object", (".value dl.meta", ".answer .others li")),
         ("deep", (".value details.fold pre",)),
-        ("text", (".value .said", ".answer .shares .bar")),
+        ("text", (".value .said", ".answer .big .share")),
     ],
 )
 def test_values_are_shown_by_their_type(tab: Tab, kind: str, selectors: tuple[str, ...]) -> None:
@@ -220,7 +227,7 @@ def test_nothing_here_answers_that(tab: Tab) -> None:
     tab.page.fill("#q", "zzz qqq xxx")
     assert not tab.ask(SEARCH, asked | {"query": "zzz qqq xxx"})["answered"]
     tab.page.wait_for_selector("#results .answer:has-text('Nothing here answers that.')")
-    assert tab.page.query_selector("#results .bar.null") is not None
+    assert tab.page.query_selector("#results .whole .none") is not None
 
 
 def test_an_error_is_a_sentence(tab: Tab) -> None:
@@ -255,6 +262,13 @@ def test_searching_by_keyboard_alone(tab: Tab) -> None:
         if wanted <= seen:
             break
     assert wanted <= seen
+    second = "#results .hits li:nth-child(2) h3 a"
+    tab.page.focus(first)
+    tab.page.keyboard.press("ArrowDown")
+    assert tab.in_page(f"() => document.querySelector('{second}') === document.activeElement")
+    tab.page.keyboard.press("ArrowUp")
+    tab.page.keyboard.press("ArrowUp")
+    assert tab.in_page(active) == "q"
     tab.page.focus("#heat")
     before = tab.text("#results .share span")
     for _ in range(8):
@@ -297,49 +311,165 @@ def test_the_theme_stays_chosen(tab: Tab) -> None:
 # -- what a reader sees first ---------------------------------------------------------------------
 
 
-def test_a_confidence_that_was_not_fitted_is_not_a_number(tab: Tab) -> None:
+def test_a_confidence_is_a_mark_beside_its_threshold(tab: Tab) -> None:
     tab.open("search", projection="1")
     assert "Confidence not fitted yet" in tab.text("#results .answer")
-    assert "confidence 1" not in tab.text("#results .answer").lower()
+    assert tab.page.query_selector("#results .likeness") is None
     tab.page.click("#results .answer a:has-text('Teach it')")
-    tab.page.wait_for_url("**/teach?collection=books&q=a+white+whale")
+    tab.page.wait_for_url("**/teach?collection=books&q=a+white+whale**")
     tab.open("search", projection="4")
-    told = tab.ask(SEARCH, {"query": "a white whale", "projection": 4})
-    assert told["calibrated"]
-    sure = f"{100 * told['confidence']:.0f} % sure that something here answers"
-    assert sure in tab.text("#results .answer")
+    threshold = box(tab, "#results .likeness .threshold")
+    assert box(tab, "#results .likeness .mark") > threshold
+    assert "sure" not in tab.text("#results .answer")
+    slide(tab, "#heat", 0.5)
+    assert "fitted for another focus" in tab.text("#results .answer")
 
 
-def test_what_nothing_answers_shows_no_answer_first_and_what_was_needed(tab: Tab) -> None:
+def box(tab: Tab, selector: str) -> float:
+    """The middle of an element, in pixels from the left."""
+    found = tab.page.wait_for_selector(selector).bounding_box()
+    return float(found["x"] + found["width"] / 2)
+
+
+def test_what_nothing_answers_is_refused_without_a_number_and_folded(tab: Tab) -> None:
     tab.open("search", projection="4")
     tab.page.fill("#q", "zzz qqq xxx")
-    tab.page.wait_for_selector("#results .answer:has-text('60 % needed')")
-    first = "() => document.querySelector('#results .hits > li').className"
-    assert tab.in_page(first) == "null"
-    assert "Nearest all the same" in tab.text("#results")
+    tab.page.wait_for_selector("#results .answer.refused")
+    mark = box(tab, "#results .likeness .mark")
+    assert mark < box(tab, "#results .likeness .threshold")
+    assert "Nearest all the same (80)" in tab.text("#results .nearest > summary")
+    assert not tab.page.is_visible("#results .hit")
+    tab.page.click("#results .nearest > summary")
+    assert tab.page.is_visible("#results .hit >> nth=0")
+    assert "%" not in tab.text("#results")
+    assert tab.serious() == []
+
+
+@pytest.mark.parametrize(("width", "most"), [(1280, 240), (360, 320)])
+@pytest.mark.parametrize("value", ["books", *KINDS])
+def test_the_card_is_low(new_tab: Callable[..., Tab], value: str, width: int, most: int) -> None:
+    tab = new_tab(width=width)
+    for more in (
+        [{"projection": "4", "value": each} for each in ("", "price", "shelf", "@key")]
+        if value == "books"
+        else [{}]
+    ):
+        tab.open("search", value if value == "books" else f"of-{value}", **more)
+        card = tab.page.query_selector("#results .answer").bounding_box()
+        assert card["height"] <= most, more
+        assert tab.overflow() <= 0
+        assert not tab.errors
 
 
 def test_a_document_has_one_weight_on_the_page(tab: Tab) -> None:
-    """Of a category the card has the shares of the list, no answer taken into account."""
-    tab.open("search", projection="4", value="shelf")
+    """The bar of the card has the weights of the list, and with no answer it is whole."""
+    tab.open("search", projection="4", value="shelf", k="100")
     answer = tab.ask(SEARCH, WHOLE | {"query": "a white whale", "projection": 4, "value": "shelf"})
-    shares: dict[str, float] = {}
-    for hit in answer["hits"]:
-        shares[hit["value"]] = shares.get(hit["value"], 0) + hit["weight"]
     drawn = tab.in_page(
-        """() => Object.fromEntries([...document.querySelectorAll("#results .answer .shares li")]
-             .map(each => [each.querySelector(".name").innerText,
-                           each.querySelector(".bar i").style.getPropertyValue("--share")]))"""
+        """() => [...document.querySelectorAll("#results .whole li")]
+             .map(each => [each.querySelector("button")?.ariaLabel ?? each.title,
+                           Number(each.style.flexGrow)])"""
     )
-    assert {name: float(share) for name, share in drawn.items()} == pytest.approx(shares)
-    assert sum(shares.values()) == pytest.approx(answer["confidence"])
+    assert sum(share for _, share in drawn) == pytest.approx(1, abs=1e-6)
+    for (label, share), hit in zip(drawn, answer["hits"][:3], strict=False):
+        assert label.startswith(hit["title"] if hit["title"] else hit["payload"]["title"])
+        assert share == pytest.approx(hit["weight"])
+        assert label.split(", ")[-1] in tab.text(f"#results li[data-id={hit['id']}] .share")
+    sea = sum(hit["weight"] for hit in answer["hits"] if hit["value"] == "sea")
+    assert tab.text("#results .big") == f"sea {100 * sea:.0f} %"
+    last = answer["hits"][2]["id"]
+    tab.page.click("#results .whole li:nth-child(3) button")
+    tab.page.wait_for_function(
+        "id => document.activeElement.closest('li')?.dataset.id === id", arg=last
+    )
+
+
+def test_links_take_along_the_search_that_one_sees(tab: Tab) -> None:
+    tab.open("/search?collection=books&q=a+white+whale&projection=4&value=shelf")
+    tab.page.click("#filters [aria-label=shelf] button:has-text('garden')")
+    wait_for_titles(tab, "title => title.startsWith('Garden')")
+    wanted = {
+        "collection": ["books"],
+        "q": ["a white whale"],
+        "filter": ['{"shelf":{"in":["garden"]}}'],
+        "value": ["shelf"],
+        "projection": ["4"],
+    }
+    tab.page.wait_for_selector("#results .next a")
+    links = "#results .next a, .top nav a[href^='/map'], .top nav a[href^='/attention']"
+    addresses = [each.get_attribute("href") for each in tab.page.query_selector_all(links)]
+    assert len(addresses) == 5  # noqa: PLR2004
+    for address in addresses:
+        assert parse_qs(urlsplit(address).query) == wanted, address
+    assert "function" not in tab.page.content()
+
+
+def test_a_search_is_copied_as_code_that_runs(tab: Tab) -> None:
+    query = """it's a "white" whale, $HOME `id` \\"""
+    tab.open("/search?collection=books&projection=4&value=price&k=3")
+    tab.page.wait_for_selector("#filters button")
+    tab.page.click("#filters [aria-label=shelf] button:has-text('sea')")
+    tab.page.fill("#q", query)
+    tab.page.wait_for_selector("#results .hits li")
+    wanted = [
+        str(each.get_attribute("data-id"))
+        for each in tab.page.query_selector_all("#results li[data-id]")
+    ]
+    tab.page.click("#results .next button:text-is('Copy')")
+    shown = {}
+    for language in ("curl", "Python", "TypeScript"):
+        tab.page.click(f"dialog.copy button:text-is('{language}')")
+        shown[language] = tab.text("dialog.copy code")
+    assert tab.serious() == []
+    ran = subprocess.run(["bash", "-c", shown["curl"]], capture_output=True, check=True)  # noqa: S603, S607
+    told = json.loads(ran.stdout)
+    assert [hit["id"] for hit in told["hits"]] == wanted
+    scope: dict[str, Any] = {}
+    exec(shown["Python"], scope)  # noqa: S102
+    assert [hit.id for hit in scope["answer"].hits] == wanted
+    assert scope["answer"].answer["mean"] == pytest.approx(told["answer"]["mean"])
+    assert scope["answer"].projection == told["projection"] == 4  # noqa: PLR2004
+    assert 'new Attend("http://' in shown["TypeScript"]
+    begin, end = 'attend.search("books", ', ");\nconsole"
+    body = shown["TypeScript"].split(begin)[1].split(end)[0]
+    assert json.loads(body)["filter"] == {"shelf": {"in": ["sea"]}}
+    tab.page.click("dialog.copy button:text-is('Close')")
+    assert tab.page.query_selector("dialog") is None
+
+
+def test_a_fold_and_the_focus_survive_sliders(tab: Tab) -> None:
+    tab.open("search")
+    tab.page.click("#results li:first-child .pairs summary")
+    tab.page.wait_for_selector("#results .pairs[open]")
+    tab.page.focus("#results li:nth-child(2) h3 a")
+    slide(tab, "#heat", 0.3)
+    slide(tab, "#k", 20)
+    assert tab.page.query_selector("#results .pairs[open]") is not None
+    assert tab.in_page("() => document.activeElement.matches('#results h3 a')")
+
+
+def test_feedback_is_marked_where_it_moved_a_hit(still: Tab) -> None:
+    hits = [("a", 3.0, 0.0), ("b", 2.9, 0.5), ("c", 1.0, 0.4)]
+    answer = {
+        "hits": [
+            {"id": name, "score": score, "explanation": {"memory": moved}}
+            for name, score, moved in hits
+        ]
+    }
+    risen = """async (answer) => {
+      const { risenBy } = await import("/static/js/weigh.js");
+      return [...risenBy(answer)];
+    }"""
+    assert still.in_page(risen, answer) == []
+    answer["hits"][0]["explanation"]["memory"] = 0.2  # type: ignore[index]
+    assert still.in_page(risen, answer) == ["a"]
 
 
 def test_the_query_goes_along_to_other_views(tab: Tab) -> None:
     tab.open("search")
     for view in ("attention", "map", "compare", "teach"):
         assert "q=a+white+whale" in str(tab.page.get_attribute(f"nav a[href^='/{view}']", "href"))
-    tab.page.click("#results .next a:has-text('On the map')")
+    tab.page.click("#results .next a:has-text('Map')")
     tab.page.wait_for_selector("#picture circle", state="attached")
     assert tab.page.input_value("[name=q]") == "a white whale"
 
@@ -380,16 +510,4 @@ def test_an_answer_that_is_late_is_dimmed(tab: Tab) -> None:
 
 def test_an_address_without_a_mode_is_a_blend(tab: Tab) -> None:
     tab.open("/search?collection=books&q=a+white+whale")
-    tab.page.wait_for_selector("#results .answer h2:has-text('blended from')")
-
-
-def test_the_start_page_offers_questions_and_answers_the_first(tab: Tab) -> None:
-    tab.open("/?collection=books")
-    links = tab.page.query_selector_all("#questions a")
-    assert len(links) >= 2
-    tab.page.wait_for_selector("#example .answer")
-    first = links[0].inner_text()
-    assert first in tab.text("#example h2")
-    links[0].click()
-    tab.page.wait_for_selector("#results .hits li")
-    assert tab.page.input_value("#q") == first
+    tab.page.wait_for_selector("#results .answer .big .share")

@@ -108,12 +108,6 @@ function objects(pattern, values, weights, ids) {
   return { type: "object", fields: Object.fromEntries(fields), coverage: total ? covered / total : 0 };
 }
 
-/** The answer of the best document alone. */
-export function hardAnswer(pattern, values, order, ids) {
-  const weights = values.map((_, at) => (at === order[0] ? 1 : 0));
-  return blend(pattern, values, weights, ids);
-}
-
 export const isVector = (v) => Array.isArray(v) && v.length > 0 && v.every(Number.isFinite);
 const isText = (v) => typeof v === "string";
 const labels = (v) => (Array.isArray(v) && v.every(isText) ? [...new Set(v)] : []);

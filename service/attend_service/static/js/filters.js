@@ -12,7 +12,7 @@ const VALUES = 8;
 const MOST = 16; // fields in one request
 const LONG = 28; // characters, from which labels are texts and nothing to choose from
 
-/** The paths of plain fields in a sample of documents, [{name, kind}], and how many there are. */
+/** The paths of plain fields in a sample of documents, [{name, kind}], the sample, and how many there are. */
 export async function fieldsOf(collection) {
   const { documents, total } = await get(`${of(collection, "documents")}?limit=${SAMPLE}`);
   const fields = new Map();
@@ -23,7 +23,7 @@ export async function fieldsOf(collection) {
       if (kind && /^[^.$@]+$/.test(name) && !fields.has(name)) fields.set(name, kind);
     }
   }
-  return { fields: [...fields].map(([name, kind]) => ({ name, kind })), total };
+  return { fields: [...fields].map(([name, kind]) => ({ name, kind })), total, documents };
 }
 
 /** The most frequent values of fields, over what a filter lets pass, and how many. */
@@ -34,14 +34,15 @@ export async function facetsOf(collection, fields, filter = undefined) {
 
 /**
  * Draw the filters of a collection, and in `place` those that are set; `onChange` is called with
- * the filter, or null. Returns the fields, and how many documents there are.
+ * the filter, or null. Returns the fields, a sample of documents, and how many there are.
  */
 export async function drawFilters(aside, place, collection, filter, onChange) {
   aside.replaceChildren();
-  place.replaceChildren();
-  const { fields, total } = await fieldsOf(collection);
-  const { facets } = await facetsOf(collection, fields.slice(0, MOST).map((each) => each.name));
   const chosen = structuredClone(filter ?? {});
+  const waits = () => undefined; // until the fields are there
+  drawChosen(place, chosen, waits, waits);
+  const { fields, total, documents } = await fieldsOf(collection);
+  const { facets } = await facetsOf(collection, fields.slice(0, MOST).map((each) => each.name));
   const useful = fields.filter(({ name, kind }) => (kind === "number" && facets[name]?.distinct > VALUES) || isUseful(facets[name], total));
   const names = useful.slice(0, FIELDS).map((each) => each.name);
   const redraw = () => {
@@ -64,7 +65,7 @@ export async function drawFilters(aside, place, collection, filter, onChange) {
     onChange(null);
   };
   redraw();
-  return { fields, documents: total };
+  return { fields, total, documents };
 }
 
 /** Whether a field has few enough values to choose from, and more than one. */
@@ -90,7 +91,7 @@ function draw(aside, fields, facets, chosen, change) {
 /** The filters that are set, each with a button that removes it. */
 function drawChosen(place, chosen, change, clear) {
   const chips = Object.entries(chosen).map(([name, condition]) =>
-    h("li", {}, h("button", { type: "button", "aria-label": `Remove the filter ${name}`, on: { click: () => change(name, null) } }, `${name}: ${inWords(condition)}`, h("span", { "aria-hidden": "true" }, "×"))),
+    h("li", {}, h("button", { type: "button", on: { click: () => change(name, null) } }, h("span", { class: "hidden" }, "Remove the filter "), `${name}: ${inWords(condition)}`, h("span", { "aria-hidden": "true" }, "×"))),
   );
   const all = chips.length > 1 ? h("li", {}, h("button", { type: "button", on: { click: clear } }, "Clear all")) : null;
   place.replaceChildren(...(chips.length ? [h("ul", { class: "chips", "aria-label": "Filters that are set" }, chips, all)] : []));

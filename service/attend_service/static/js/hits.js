@@ -17,18 +17,19 @@ export function fullBar(weights) {
 
 /**
  * One hit as a keyed item of a list. `full` is the share of a full bar; `extra`, a template or an
- * element, goes below the hit, and `more` are attributes of the item.
+ * element, goes below the hit, `chip` is a remark beside its title, and `more` are attributes of the
+ * item. A hit that does not answer is `far`: its weight stands in its bar alone.
  */
-export function Hit({ collection, hit, weight, rank, full = 1, extra = null, more = {} }) {
+export function Hit({ collection, hit, weight, rank, full = 1, extra = null, chip = null, far = false, more = {} }) {
   const { title } = hit;
   return html`<li data-id=${hit.id} ...${more}>
     <div class="weight">
-      <div class="share" title=${matched(hit)}><span>${percent(weight)}</span><span class="rank">${rank}</span></div>
+      <div class="share" title=${matched(hit)}><span>${far ? "" : percent(weight)}</span><span class="rank">${rank}</span></div>
       <span class="bar" aria-hidden="true"><i style=${{ "--share": Math.min(1, weight / full) }}></i></span>
     </div>
     <div class="hit">
-      <h3 dir="auto"><a href=${addressOf("/document", { collection, id: hit.id })}>${short(title, 140)}</a></h3>
-      ${passage(hit.highlight, title)}
+      <h3 dir="auto"><a href=${addressOf("/document", { collection, id: hit.id })}>${short(title, 140)}</a>${chip ? html` <span class="chip moved">${chip}</span>` : null}</h3>
+      ${passage(hit.highlight, title) ?? line(hit)}
       <${Facts} hit=${hit} />
       ${extra instanceof Node ? html`<${Dom} node=${extra} />` : extra}
     </div>
@@ -49,9 +50,14 @@ class Once extends Component {
   }
 }
 
-/** A list of hits drawn into its place; `items` are the properties of each. */
+/** A list of hits as a template; `items` are the properties of each. */
+export function Hits({ label, items, kind = "hits" }) {
+  return html`<ol class=${kind} aria-label=${label}>${items.map((item) => html`<${Hit} key=${item.hit.id} ...${item} />`)}</ol>`;
+}
+
+/** A list of hits drawn into its place. */
 export function drawHits(place, label, items, kind = "hits") {
-  draw(place, html`<ol class=${kind} aria-label=${label}>${items.map((item) => html`<${Hit} key=${item.hit.id} ...${item} />`)}</ol>`);
+  draw(place, html`<${Hits} label=${label} items=${items} kind=${kind} />`);
 }
 
 /** The value; the fields of a record have names of their own. */
@@ -73,6 +79,14 @@ function passage(highlight, title) {
   const begun = title.replace(/…$/, "");
   const from = highlight.passage.startsWith(begun) ? [...begun].length : 0;
   return html`<p class="passage" dir="auto">${marked(highlight.passage, highlight.spans, from)}</p>`;
+}
+
+/** Whether a hit shows nothing of its texts but the title: `line` of it is to be fetched. */
+export const isBare = (hit) => passage(hit.highlight, hit.title) === null;
+
+/** The beginning of the texts, once fetched; its place is kept meanwhile. */
+function line({ line: text }) {
+  return text === undefined ? null : html`<p class="passage line" dir="auto">${text || "\u00a0"}</p>`;
 }
 
 /** A text with marks around spans; offsets count characters, as Python does, and not UTF-16. */

@@ -1,37 +1,32 @@
-// What stands above and below the list: what the documents say together, and who shares the rest.
+// The answer card above the list: the answer in large, who shares its weight, and how sure it is.
 
-import { drawn, nothing } from "./answer.js";
-import { blend, hardAnswer } from "./blend.js";
-import { bar, h } from "./dom.js";
-import { count, percent, plural } from "./format.js";
-import { addressOf } from "./state.js";
-import { isAnswered, weigh } from "./weigh.js";
+import { hardAnswer, headline } from "./answer.js";
+import { blend } from "./blend.js";
+import { count, percent, plural, short } from "./format.js";
+import { Dom, html } from "./html.js";
+import { addressOf, context } from "./state.js";
+import { isAnswered, likeness, weigh } from "./weigh.js";
 
-const NEARLY_NONE = 0.005; // of no answer, which rounds to a certainty that nothing has
-const NEXT = [["attention", "Weights side by side"], ["map", "On the map"], ["compare", "Compare versions"], ["teach", "Teach this"]];
+const SEGMENTS = 6;
+const LEAST = 0.025; // of the weight, from which a document has a segment of its own
+const NEXT = [["map", "Map", "The documents on a map"], ["compare", "Versions", "The same query under two versions"], ["teach", "Teach", "Judge these documents"]];
 
 /**
- * The answer above the list. `result` is an answer of the API with `explain`, `weighed` its weights
- * at a temperature `heat`, and `served` what the server says at that one, if it was asked. `context`
- * has the collection and the query, for links, and `clear`, which removes the filters.
+ * The answer card. `result` is an answer of the API with `explain`, `weighed` its weights at a
+ * temperature `heat`, and `served` what the server says at that one, if it was asked. `search` has
+ * the collection, the query, the filter, the value and the version that one sees; `on` has what to
+ * do: `jump` to a document by its id, `why`, `copy`, and `clear` the filters.
  */
-export function panel(result, weighed, heat, hard, served, context) {
+export function Card({ result, weighed, heat = 1, hard = false, served = null, search, on = {} }) {
   const answered = isAnswered(result, weighed.nothing, heat);
-  return h(
-    "section",
-    { class: "answer", "aria-label": "Answer" },
-    h("h2", {}, heading(result, answered, hard)),
-    answered ? body(result, weighed, heat, hard, served) : unanswered(result, context.clear),
-    facts(result, heat, weighed.nothing, context),
-    answered ? next(context) : null,
-  );
-}
-
-function heading(result, answered, hard) {
-  if (!answered) return "Answer";
-  const { value } = result.asked ?? {};
-  const field = value ? `: ${value}` : "";
-  return hard ? `Answer of the best document${field}` : `Answer, blended from ${plural(result.attended, "document")}${field}`;
+  const main = answered ? large(result, weighed, heat, hard, served, search.value) : null;
+  return html`<section class=${answered ? "answer" : "answer refused"} aria-label="Answer">
+    ${answered ? html`<${Large} ...${main} hard=${hard} />` : html`<div class="head"><p class="big text">${refusal(result)}</p>${result.attended || !on.clear || !search.filter ? null : html`<button type="button" class="plain" onClick=${on.clear}>Clear them</button>`}</div>`}
+    ${main?.picture}
+    ${result.attended ? html`<${Segments} result=${result} weighed=${weighed} answered=${answered} jump=${on.jump} />` : null}
+    ${result.attended ? html`<${Confidence} result=${result} weighed=${weighed} heat=${heat} search=${search} />` : null}
+    <${Actions} result=${result} answered=${answered} search=${search} on=${on} />
+  </section>`;
 }
 
 /** Whether what they say together takes the server: it was not asked at this temperature yet. */
@@ -39,34 +34,27 @@ export function takesServer(result, heat) {
   return heat !== 1 && !isOurs(result);
 }
 
-function unanswered(result, clear) {
-  if (result.attended) return nothing("Nothing here answers that.");
-  if (!result.asked?.filter) return nothing("This collection has no documents.");
-  const button = h("button", { type: "button", class: "plain", on: { click: clear } }, "Clear them");
-  return h("div", {}, nothing("No document passes these filters."), button);
+function refusal(result) {
+  if (result.attended) return "Nothing here answers that.";
+  return result.asked?.filter ? "No document passes these filters." : "This collection has no documents.";
 }
 
-function body(result, { weights, order, nothing: none }, heat, hard, served) {
+/** What the card says in large, of the weights that are shown. */
+function large(result, weighed, heat, hard, served, field) {
+  const { weights, order, nothing } = weighed;
   const values = result.hits.map((hit) => hit.value);
   const ids = result.hits.map((hit) => hit.id);
-  if (hard) return drawn(hardAnswer(result.answer, values, order, ids));
   const list = [...weights.slice(0, values.length)];
-  // The weights of the list, so that a document has one share on all of the page.
-  const looks = { spread: { values, weights: list }, share: 1 - none, listed: allDifferent(values) };
-  if (isOurs(result)) return drawn(blend(result.answer, values, list, ids), looks);
-  if (heat === 1) return drawn(result.answer, looks);
-  return served ? drawn(served, looks) : h("p", { class: "quiet" }, "The server blends this when the slider rests.");
+  const first = order.find((at) => at < values.length);
+  const best = { title: result.hits[first].title, weight: list[first] };
+  const looks = { values, weights: list, share: 1 - nothing, field: field ?? "", best, hard };
+  if (hard) return headline(hardAnswer(result.answer, values, order, ids), { ...looks, share: 1 });
+  if (isOurs(result)) return headline(blend(result.answer, values, list, ids), looks);
+  if (heat === 1) return headline(result.answer, looks);
+  return served ? headline(served, looks) : { large: "…", beside: "The server blends this when the slider rests.", chips: [], share: null };
 }
 
-/** The fields of records whose texts are all different: the list below shows them already. */
-function allDifferent(values) {
-  const records = values.filter((value) => value !== null && typeof value === "object");
-  const names = Object.keys(records[0] ?? {});
-  const isListed = (name) => records.length > 1 && records.every((each) => typeof each[name] === "string") && new Set(records.map((each) => each[name])).size === records.length;
-  return new Set(names.filter(isListed));
-}
-
-/** Whether the page blends as the server did: W_V and W_O, or more attended than listed, it cannot. */
+/** Whether the page blends as the server does: once per answer. */
 function isOurs(result) {
   if (result.attended > result.hits.length) return false;
   if (result.ours === undefined) {
@@ -83,57 +71,70 @@ function isNear(own, theirs) {
   return theirs.vector.every((each, at) => Math.abs(each - own.vector[at]) < 1e-6 * (1 + Math.abs(each)));
 }
 
-function facts(result, heat, none, context) {
-  const parts = [confidence(result, heat, none, context), result.exact ? null : "approximate", moved(result), `version ${result.projection}`];
-  const separated = parts.filter(Boolean).flatMap((part, at) => (at ? [" · ", part] : [part]));
-  return h("p", { class: "quiet" }, separated);
+function Large({ large, exact, kind = "", share, beside, chips, hard }) {
+  const text = large instanceof Node ? html`<${Dom} as="span" node=${large} />` : large;
+  return html`<div class="head">
+    <p class=${`big ${kind}`} title=${exact} dir="auto"><span class="said">${text}</span>${share === null || share === undefined ? null : html` <span class="share">${percent(share)}</span>`}</p>
+    ${beside || hard ? html`<p class="beside-it">${[beside, hard ? "of the best document" : ""].filter(Boolean).join(", ")}</p>` : null}
+    ${chips.length ? html`<ul class="chips others">${chips.map((text) => html`<li class="chip" dir="auto">${text}</li>`)}</ul>` : null}
+  </div>`;
 }
 
-/** The stored question that moved the query most; all of them as its title. */
-function moved(result) {
-  const questions = (result.memory ?? []).map((each) => each.query ?? "a vector");
-  return questions.length ? h("span", { title: questions.join("\n") }, `moved by feedback on “${questions[0]}”`) : null;
+/** One bar of 100 %: the heaviest documents, the others, and no answer, hatched. */
+function Segments({ result, weighed, answered, jump }) {
+  const { weights, order, nothing } = weighed;
+  const shown = order.filter((at) => at < result.hits.length && weights[at] >= LEAST).slice(0, SEGMENTS);
+  const others = Math.max(0, 1 - nothing - shown.reduce((sum, at) => sum + weights[at], 0));
+  const said = (name, weight) => (answered ? `${name}, ${percent(weight)}` : name);
+  const rest = result.attended - shown.length;
+  return html`<ul class="whole" aria-label="Who shares the weight">
+    ${shown.map((at, rank) => {
+      const { id, title } = result.hits[at];
+      const name = short(title, 60);
+      return html`<li key=${id} class=${rank ? "" : "first"} style=${{ flexGrow: weights[at] }}><button type="button" aria-label=${said(name, weights[at])} title=${said(name, weights[at])} onClick=${() => jump(id)}><span>${name}</span></button></li>`;
+    })}
+    ${rest > 0 && others > 0.0005 ? html`<li key=" others" class="rest" style=${{ flexGrow: others }} title=${said(plural(rest, "other"), others)}><span>${plural(rest, "other")}</span></li>` : null}
+    ${nothing > 0.0005 ? html`<li key=" none" class="none" style=${{ flexGrow: nothing }} title=${said("No answer", nothing)}><span>${answered ? `no answer ${percent(nothing)}` : "no answer"}</span></li>` : null}
+  </ul>`;
 }
 
-/** The confidence in words: a number only where it was fitted for what is shown. */
-function confidence(result, heat, none, context) {
-  if (!result.attended) return null;
-  if (result.calibrated === "collection") return foreign(result, context);
-  if (!result.calibrated) return ["Confidence not fitted yet. ", h("a", { href: addressOf("/teach", context) }, "Teach it")];
-  if (heat !== 1) return "the confidence is fitted for the focus as fitted";
-  const share = none < NEARLY_NONE ? "More than 99 %" : percent(1 - none);
-  const sure = `${share} sure that something here answers`;
-  const { threshold } = result.weighing;
-  return threshold !== null && 1 - none < threshold ? `${sure}, ${percent(threshold)} needed` : sure;
+/** Where the query lies between what is foreign here and what is answered, beside the threshold. */
+function Confidence({ result, weighed, heat, search }) {
+  if (result.calibrated === null) {
+    return html`<p class="quiet">Confidence not fitted yet. <a href=${addressOf("/teach", context(search))}>Teach it</a></p>`;
+  }
+  const place = likeness(result, weighed.nothing, heat);
+  if (place === null) return html`<p class="quiet">The confidence is fitted for another focus; move it back to see it.</p>`;
+  const words = place < 0.5 ? "below the threshold: unlike what is answered here" : "above the threshold: like what is answered here";
+  return html`<div class="likeness" role="img" aria-label=${`Confidence ${words}`}>
+    <span>unlike anything here</span>
+    <span class="track"><i class="threshold"></i><i class="mark" style=${{ left: `${(100 * place).toFixed(1)}%` }}></i></span>
+    <span>like what it answers</span>
+  </div>`;
 }
 
-/** Before a training: how the query compares with the collection's own passages. */
-function foreign(result, context) {
-  const rate = percent(result.confidence);
-  const teach = h("a", { href: addressOf("/teach", context) }, "Teach it");
-  return [`${rate} of this collection's own passages match it no better. `, teach];
-}
-
-function next(context) {
-  const links = NEXT.map(([view, word]) => h("li", {}, h("a", { href: addressOf(`/${view}`, context) }, word)));
-  return h("ul", { class: "chips next", "aria-label": "Look further" }, links);
+function Actions({ result, answered, search, on }) {
+  const links = NEXT.map(([view, word, title]) => html`<li><a href=${addressOf(`/${view}`, context(search))} title=${title}>${word}</a></li>`);
+  return html`<div class="row next"><ul class="chips" aria-label="Look further">
+    ${answered && on.why ? html`<li><button type="button" onClick=${on.why}>Why</button></li>` : null}
+    ${links}
+    ${on.copy ? html`<li><button type="button" title="This search as code: curl, Python, TypeScript" onClick=${on.copy}>Copy</button></li>` : null}
+  </ul><span class="quiet">${result.exact ? "" : "approximate · "}version ${result.projection}</span></div>`;
 }
 
 /** The weight of the no-answer score as a row of the list; null where none was fitted. */
-export function noAnswer(result, none) {
+export function NoAnswer({ result, weighed }) {
   if (!result.weighing.null) return null;
-  return h(
-    "li",
-    { class: "null" },
-    h("div", { class: "weight" }, h("div", { class: "share" }, percent(none)), bar(none, "null")),
-    h("div", { class: "hit quiet" }, "No answer"),
-  );
+  return html`<ul class="hits"><li class="null">
+    <div class="weight"><div class="share">${percent(weighed.nothing)}</div><span class="bar null" aria-hidden="true"><i style=${{ "--share": weighed.nothing }}></i></span></div>
+    <div class="hit quiet">No answer</div>
+  </li></ul>`;
 }
 
 /** Below the list: what `rest` of the attended share, and `more`, which shows some of them. */
-export function tail(weights, rest, listable, more) {
+export function Tail({ weights, rest, listable, more, answered }) {
   if (!rest.length) return null;
   const share = rest.reduce((sum, at) => sum + weights[at], 0);
-  const button = listable ? h("button", { type: "button", class: "plain", on: { click: more } }, `Show ${Math.min(20, listable)} more`) : null;
-  return h("div", { class: "tail" }, `${count(rest.length)} more, ${percent(share)} together. `, button);
+  const text = answered ? `${count(rest.length)} more, ${percent(share)} together. ` : `${count(rest.length)} more. `;
+  return html`<div class="tail">${text}${listable ? html`<button type="button" class="plain" onClick=${more}>${`Show ${Math.min(20, listable)} more`}</button>` : null}</div>`;
 }

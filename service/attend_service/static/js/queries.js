@@ -30,6 +30,7 @@ export function numbers(line) {
 /** Say in a field what it takes; `plain` is its placeholder where texts are searched. */
 export async function explain(field, collection, plain) {
   const width = await widthOf(collection).catch(() => null);
+  field.toggleAttribute("data-vectors", width !== null);
   field.placeholder = width === null ? plain : `${width} numbers${width <= SHOWN ? `, as in ${example(width)}` : ""}; or a document's id`;
 }
 

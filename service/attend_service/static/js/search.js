@@ -1,26 +1,30 @@
 // The search view: as you type, documents with their weights, and above them what they say together.
 
 import { latest, of, post } from "./api.js";
+import { copySearch } from "./copy.js";
 import { byId, h, tell } from "./dom.js";
 import { drawFilters } from "./filters.js";
-import { count, number, plural } from "./format.js";
-import { drawHits } from "./hits.js";
-import { noAnswer, panel, tail, takesServer } from "./panel.js";
+import { count, number, plural, short } from "./format.js";
+import { Hits, isBare } from "./hits.js";
+import { draw, html } from "./html.js";
+import { Card, NoAnswer, Tail, takesServer } from "./panel.js";
 import { explain, queryOf } from "./queries.js";
-import { example } from "./start.js";
-import { reopenOnReturn, write } from "./state.js";
-import { isAnswered, weigh } from "./weigh.js";
+import { playStories } from "./start.js";
+import { addressOf, reopenOnReturn, write } from "./state.js";
+import { isAnswered, risenBy, weigh } from "./weigh.js";
 import { whyButton } from "./why.js";
 
 const LISTED = 100;
 const PATIENCE = 150; // milliseconds after which an answer is late enough to say so
+const LINE = 160; // characters of a text below a title
+const DOCUMENTS = 8; // shown where nothing is asked
 const form = byId("search");
 const results = byId("results");
 const status = byId("status");
-const list = h("div");
 
 let answer = null;
 let total = null; // documents of the collection
+let sample = []; // some of them
 
 const field = (name) => form.elements[name];
 const temperature = () => Number(byId("temperature").value) || 1;
@@ -55,10 +59,9 @@ const ask = latest(async () => {
     answer = await post(of(collection, "search"), asked);
     answer.took = performance.now() - began;
     answer.asked = asked;
+    answer.risen = risenBy(answer);
     if (answer.attended > answer.hits.length) answer.others = await others(collection, asked);
-    delete form.dataset.start;
-    byId("start")?.remove();
-    form.querySelector("h1").className = "hidden";
+    leaveStart();
     tell(status, null);
     busy(false);
     paint();
@@ -72,6 +75,14 @@ const ask = latest(async () => {
   }
 });
 
+/** The page becomes that of a search. */
+function leaveStart() {
+  if (form.dataset.start === undefined) return;
+  delete form.dataset.start;
+  byId("start")?.remove();
+  form.querySelector("h1").className = "hidden";
+}
+
 /** Dim the answer before while another is awaited. */
 function busy(is) {
   results.classList.toggle("late", is);
@@ -82,8 +93,27 @@ function busy(is) {
 function clear() {
   busy(false);
   answer = null;
-  results.replaceChildren();
   tell(status, null);
+  if (form.dataset.start === undefined) draw(results, unasked());
+}
+
+/** Where nothing is asked: some documents to begin with, or how to add the first. */
+function unasked() {
+  const collection = field("collection").value;
+  if (total === null) return null;
+  if (!total) return html`<p class="notice">The collection “${collection}” has no documents. <a href=${addressOf("/add", { collection })}>Add data</a></p>`;
+  const alike = ({ id }) => addressOf("/search", { collection, q: id });
+  const items = sample.slice(0, DOCUMENTS).map((document) => html`<li key=${document.id}>
+    <a dir="auto" href=${addressOf("/document", { collection, id: document.id })}>${nameOf(document)}</a>
+    ${field("q").dataset.vectors === undefined ? null : html` <a class="quiet" href=${alike(document)}>nearest to it</a>`}
+  </li>`);
+  return html`<section class="unasked"><h2>${plural(total, "document")} in ${collection}, such as</h2><ul>${items}</ul></section>`;
+}
+
+/** A line of a document that has no title yet. */
+function nameOf({ id, payload, fields }) {
+  const title = ["title", "name", "headline", "question"].map((name) => payload?.[name] ?? fields?.[name]).find((text) => typeof text === "string");
+  return short(title ?? Object.values(fields ?? {})[0] ?? id, 100);
 }
 
 /** The logits of all others that are attended to: (documents, heads). */
@@ -110,6 +140,25 @@ const rest = latest(async () => {
   }
 });
 
+/** Fetch a line of the texts of each hit that would show its title alone. */
+const fetchLines = latest(async (now, hits) => {
+  try {
+    const request = { query: now.asked.query, mask: { only: hits.map((hit) => hit.id) }, k: hits.length, attend: hits.length, include: ["text"], fields: [] };
+    const texts = await post(of(field("collection").value, "search"), request);
+    const byId_ = new Map(texts.hits.map(({ id, text }) => [id, text ?? ""]));
+    for (const hit of hits) hit.line = lineOf(byId_.get(hit.id) ?? "", hit.title);
+    if (now === answer) paint();
+  } catch {
+    // A line less: the list stands without.
+  }
+});
+
+/** A text's beginning after its title. */
+function lineOf(text, title) {
+  const begun = title.replace(/…$/, "");
+  return short(text.startsWith(begun) ? text.slice(begun.length) : text, LINE);
+}
+
 /** Everything that follows from the answer and the sliders; asks nobody. */
 function paint() {
   said();
@@ -118,28 +167,75 @@ function paint() {
   const weighed = weigh(answer, heat);
   const order = weighed.order.filter((at) => at < answer.hits.length);
   const k = Math.min(Number(field("k").value), order.length);
-  const collection = field("collection").value;
-  const items = order.slice(0, k).map((at, rank) => ({ collection, hit: answer.hits[at], weight: weighed.weights[at], rank: rank + 1, extra: whyButton(answer.hits[at], answer, collection, heat) }));
-  const listed = new Set(order.slice(0, k));
-  const served = answer.served?.heat === heat ? answer.served.answer : null;
+  const shown = order.slice(0, k);
+  const listed = new Set(shown);
   const answered = isAnswered(answer, weighed.nothing, heat);
-  const none = noAnswer(answer, weighed.nothing);
-  const nearest = answered || !items.length ? null : h("h2", { class: "label" }, "Nearest all the same");
-  drawHits(list, "Documents", items, answered ? "hits" : "hits far");
-  const inside = results.contains(document.activeElement);
-  results.replaceChildren(
-    panel(answer, weighed, heat, field("mode").value === "hard", served, { collection, q: field("q").value, clear: clearFilters }),
-    ...[
-      none && !answered ? h("ul", { class: "hits" }, none) : null,
-      nearest,
-      list,
-      none && answered ? h("ul", { class: "hits" }, none) : null,
-      tail(weighed.weights, weighed.order.filter((at) => !listed.has(at)), order.length - k, more),
-    ].filter(Boolean),
-  );
-  if (inside) focusFirst(); // an answer that came late must not take the reader out of the list
+  const rest = weighed.order.filter((at) => !listed.has(at));
+  const bare = typeof answer.asked.query === "string" ? shown.map((at) => answer.hits[at]).filter((hit) => hit.line === undefined && isBare(hit)) : [];
+  for (const hit of bare) hit.line = "";
+  const items = shown.map((at, rank) => itemOf(answer.hits[at], weighed.weights[at], rank + 1, answered, heat));
+  const list = html`<${Hits} label="Documents" items=${items} kind=${answered ? "hits" : "hits far"} />
+    ${answered ? html`<${NoAnswer} result=${answer} weighed=${weighed} />` : null}
+    <${Tail} weights=${weighed.weights} rest=${rest} listable=${order.length - k} more=${more} answered=${answered} />`;
+  const served = answer.served?.heat === heat ? answer.served.answer : null;
+  const fold = html`<details class="fold nearest"><summary>${`Nearest all the same (${count(answer.attended)})`}</summary>${list}</details>`;
+  const on = { jump, why, copy, clear: clearFilters };
+  draw(results, html`<${Card} result=${answer} weighed=${weighed} heat=${heat} hard=${field("mode").value === "hard"} served=${served} search=${seen()} on=${on} />
+    ${answered ? list : items.length ? fold : null}`);
   const weighedOf = total === null ? plural(answer.attended, "document") : `${count(answer.attended)} of ${plural(total, "document")}`;
   status.textContent = `${weighedOf} weighed · ${number(answer.took, 2)} ms`;
+  if (bare.length) fetchLines(answer, bare);
+}
+
+function itemOf(hit, weight, rank, answered, heat) {
+  const chip = answer.risen.has(hit.id) ? "↑ by feedback" : null;
+  const collection = field("collection").value;
+  return { collection, hit, weight, rank, far: !answered, chip, extra: whyButton(hit, answer, collection, { heat, far: !answered }) };
+}
+
+/** The search that one sees, as links take it along. */
+function seen() {
+  return { collection: field("collection").value, q: field("q").value, filter: byId("filter").value, value: field("value").value, projection: field("projection").value };
+}
+
+/** The same as a request of the API, without what is as it is anyway. */
+function asCode() {
+  const { query, filter, value, projection } = answer.asked;
+  const heat = temperature();
+  const body = {
+    query,
+    k: Number(field("k").value),
+    mode: field("mode").value === "hard" ? "hard" : "soft",
+    value,
+    filter,
+    projection,
+    attend: answer.asked.attend === LISTED ? undefined : answer.asked.attend,
+    temperature: heat === 1 ? undefined : heat,
+  };
+  return Object.fromEntries(Object.entries(body).filter(([, part]) => part !== undefined));
+}
+
+const copy = () => copySearch(field("collection").value, asCode());
+
+/** Go to a hit of the list, which is shown if it is not yet. */
+function jump(id) {
+  results.querySelector("details.nearest")?.setAttribute("open", "");
+  if (!itemById(id)) {
+    field("k").value = String(Math.min(answer.hits.length, LISTED));
+    repaint();
+  }
+  const item = itemById(id);
+  item?.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  item?.querySelector("h3 a").focus({ preventScroll: true });
+}
+
+const itemById = (id) => [...results.querySelectorAll("li[data-id]")].find((item) => item.dataset.id === id);
+
+/** Open what explains the first hit. */
+function why() {
+  const item = results.querySelector("li[data-id]");
+  item?.querySelector(".why, .pairs > summary")?.click();
+  item?.scrollIntoView({ block: "nearest" });
 }
 
 function more() {
@@ -177,14 +273,17 @@ function remember() {
 
 async function openCollection() {
   try {
-    explain(field("q"), field("collection").value, "Ask in your own words");
-    const { fields, documents } = await drawFilters(byId("filters"), byId("filtered"), field("collection").value, filter(), (chosen) => {
+    const name = field("collection").value;
+    await explain(field("q"), name, `Ask ${name === "default" ? "a question" : short(name, 40)}`);
+    const { fields, total: documents, documents: some } = await drawFilters(byId("filters"), byId("filtered"), name, filter(), (chosen) => {
       byId("filter").value = chosen ? JSON.stringify(chosen) : "";
       changed();
     });
     total = documents;
+    sample = some;
     drawValues(fields.map((each) => each.name));
     if (answer) paint();
+    else if (!field("q").value.trim()) clear();
   } catch (error) {
     tell(status, error);
   }
@@ -218,7 +317,11 @@ function repaint() {
 
 function start() {
   byId("heat").value = String(Math.log10(temperature()));
-  byId("options").open = matchMedia("(min-width: 56rem)").matches;
+  byId("options-switch").addEventListener("click", ({ currentTarget }) => {
+    const open = byId("options").classList.toggle("open");
+    currentTarget.setAttribute("aria-expanded", String(open));
+  });
+  results.replaceChildren(); // what the server has drawn for those without scripts
   said();
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -240,20 +343,29 @@ function start() {
   if (field("collection").value && field("collection").options.length) openCollection();
   document.addEventListener("keydown", onKey);
   if (field("q").value) changed();
-  else if (byId("start")) example(byId("example"));
+  else if (byId("start")) playStories(byId("start"));
 }
 
-const focusFirst = () => results.querySelector(".hit h3 a")?.focus({ preventScroll: true });
+/** Go from hit to hit: down from the query, and up to it again. */
+function step(from, by) {
+  const links = [...results.querySelectorAll(".hit h3 a")].filter((link) => link.checkVisibility());
+  const at = links.indexOf(from.closest("li[data-id]")?.querySelector("h3 a")) + by;
+  const next = at < 0 ? field("q") : links[Math.min(at, links.length - 1)];
+  next?.focus({ preventScroll: at === 0 });
+}
 
-/** "/" goes to the query, and ↓ from there to the first document. */
+/** "/" goes to the query, ↓ from there to the first document and on, ↑ back. */
 function onKey(event) {
   const typing = event.target.closest("input, select, textarea");
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/" && !typing) field("q").focus();
-  else if (event.key === "ArrowDown" && event.target === field("q")) focusFirst();
+  else if (event.key === "ArrowDown" && (event.target === field("q") || isHit(event.target))) step(event.target, 1);
+  else if (event.key === "ArrowUp" && isHit(event.target)) step(event.target, -1);
   else return;
   event.preventDefault();
 }
+
+const isHit = (element) => element.matches("#results .hit h3 a");
 
 reopenOnReturn();
 start();

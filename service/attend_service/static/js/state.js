@@ -60,13 +60,13 @@ export function addressOf(path, { collection, q = "", ...more }) {
   return query && query.length <= LONGEST ? `${path}?${query}` : path;
 }
 
-/** The menu goes on with the collection that is looked at, and with the search of it. */
+/** The menu goes on with the collection that is looked at, and with the search that one sees. */
 function keepContext(parameters) {
-  const { collection, ...search } = context(parameters);
+  const { collection } = parameters;
   if (!collection) return;
   for (const link of document.querySelectorAll(".top nav a:not([href^='/docs'])")) {
     const path = link.getAttribute("href").split("?")[0];
-    link.setAttribute("href", addressOf(path, TAKES_QUERY.has(path) ? { collection, ...search } : { collection }));
+    link.setAttribute("href", addressOf(path, TAKES_QUERY.has(path) ? context(parameters) : { collection }));
   }
 }
 

@@ -41,6 +41,34 @@ export function isAnswered(answer, nothing, temperature) {
   return !calibrated || threshold === null || 1 - nothing >= threshold;
 }
 
+/**
+ * Where a query lies on one scale, 0 to 1, with the threshold at the half: what is unlike anything
+ * here at the left, what is like what is answered at the right. Null where no confidence is fitted
+ * for what is shown.
+ */
+export function likeness(answer, nothing, temperature) {
+  if (answer.calibrated === "collection") return apart(answer.confidence, FOREIGN);
+  const { threshold, null: null_ } = answer.weighing;
+  if (!answer.calibrated || null_ === null || temperature !== 1) return null;
+  return apart(1 - nothing, threshold ?? FOREIGN);
+}
+
+/** By log odds, so that confidences near certainty stay apart. */
+function apart(confidence, threshold) {
+  const odds = (share) => Math.log(share / (1 - share));
+  const within = (share) => Math.min(1 - 1e-6, Math.max(1e-6, share));
+  return 0.5 + 0.5 * Math.tanh((odds(within(confidence)) - odds(within(threshold))) / 3);
+}
+
+/** The ids of hits that feedback has put before others. */
+export function risenBy({ hits }) {
+  if (!hits.some((hit) => hit.explanation.memory)) return new Set();
+  const without = (hit) => hit.score - hit.explanation.memory;
+  const before = [...hits].sort((a, b) => without(b) - without(a));
+  const rank = new Map(before.map((hit, at) => [hit.id, at]));
+  return new Set(hits.filter((hit, at) => hit.explanation.memory > 0 && rank.get(hit.id) > at).map((hit) => hit.id));
+}
+
 function logSumExp(values) {
   const most = values.reduce((a, b) => Math.max(a, b), -Infinity);
   if (most === -Infinity) return -Infinity;

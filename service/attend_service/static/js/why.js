@@ -16,10 +16,10 @@ let numbers = 0;
  * API with `explain` and `title`, `answer.asked` the search that was sent for it, and `heat` the
  * temperature, relative to the fitted one, at which its weights are shown.
  */
-export function whyButton(hit, answer, collection, heat = 1) {
+export function whyButton(hit, answer, collection, { heat = 1, far = false } = {}) {
   if (!buttons.has(hit)) buttons.set(hit, made(hit, answer, collection));
   const { element, update } = buttons.get(hit);
-  update(heat);
+  update(heat, far);
   return element;
 }
 
@@ -36,10 +36,10 @@ function made(hit, answer, collection) {
     button.setAttribute("aria-expanded", String(!place.hidden));
     if (!place.hidden) opened.paint();
   });
-  const update = (heat) => {
+  const update = (heat, far) => {
     const changes = state.heat !== heat;
     state.heat = heat;
-    button.textContent = `Why ${percent(weightOf(answer, hit, heat))}?`;
+    button.textContent = far ? "Why this?" : `Why ${percent(weightOf(answer, hit, heat))}?`;
     if (changes && opened && !place.hidden) opened.paint();
   };
   return { element: h("div", { class: "because" }, button, place), update };
