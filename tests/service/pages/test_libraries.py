@@ -202,7 +202,7 @@ def test_recommend(reader: Tab, collection: str) -> None:
     body = {"positive": liked, "title": True}
     hits = reader.ask(f"/v1/collections/{collection}/recommend", body)["hits"]
     wait_for_titles(reader, hits)
-    assert len(reader.page.query_selector_all("#results .reasons")) == 10
+    assert len(reader.page.query_selector_all("#results .pulls")) == 10
     sound(reader)
 
 

@@ -73,7 +73,7 @@ def test_what_was_disliked_pulls_down_by_the_share_of_the_api(tab: Tab) -> None:
     name = title(tab, "space-7")
     drawn = tab.in_page(
         "() => [...document.querySelectorAll('.suggestions > li')].map(each => "
-        "[...each.querySelectorAll('.reasons li')].map(row => [row.querySelector('.name').title, "
+        "[...each.querySelectorAll('.pulls li')].map(row => [row.querySelector('.name').title, "
         "row.querySelector('.number').innerText, row.querySelector('.pull').matches('[data-down]'),"
         "Number(row.querySelector('i').style.getPropertyValue('--share'))]))"
     )
@@ -144,7 +144,7 @@ def test_without_one_of_the_history_the_list_moves(users: Tab) -> None:
     assert marks == expected
     if fresh:
         assert f"{len(fresh)} of 10 are new" in users.text("#left-out")
-    assert name not in users.text("#results .reasons >> nth=0")
+    assert name not in users.text("#results .pulls >> nth=0")
     again = users.page.url.removeprefix(users.base)
     users.open(again)  # the address has it
     wait_for_hits(users, after)
@@ -161,7 +161,7 @@ def test_a_suggestion_is_low_and_its_reason_comes_before_its_fields(users: Tab) 
     users.page.wait_for_selector(".suggestions > li")
     first = ".suggestions > li:first-child"
     assert users.page.query_selector(first).bounding_box()["height"] <= 160
-    assert users.page.is_visible(f"{first} .reasons")
+    assert users.page.is_visible(f"{first} .pulls")
     assert users.page.is_hidden(f"{first} .meta")
     users.page.click(f"{first} summary")
     assert users.page.is_visible(f"{first} .meta")

@@ -234,7 +234,7 @@ const itemById = (id) => [...results.querySelectorAll("li[data-id]")].find((item
 /** Open what explains the first hit. */
 function why() {
   const item = results.querySelector("li[data-id]");
-  item?.querySelector(".why, .pairs > summary")?.click();
+  item?.querySelector(".why")?.click();
   item?.scrollIntoView({ block: "nearest" });
 }
 

@@ -29,7 +29,7 @@ export function drawSuggestions(place, { collection, answer, nameOf, onWithout =
     </div>
     <div class="hit">
       <h3 dir="auto"><a href=${addressOf("/document", { collection, id: hit.id })}>${short(hit.title, 140)}</a>${places && moved(places.get(hit.id), rank)}</h3>
-      <ul class=${`reasons${signed ? " signed" : ""}`} aria-label=${`Why ${short(hit.title, 60)}`}>${reasons[rank].map((reason) => reasonRow(reason, { longest, nameOf, onWithout }))}</ul>
+      <ul class=${`pulls${signed ? " signed" : ""}`} aria-label=${`Why ${short(hit.title, 60)}`}>${reasons[rank].map((reason) => reasonRow(reason, { longest, nameOf, onWithout }))}</ul>
       <details class="fold"><summary>Details</summary><${Facts} hit=${hit} /></details>
     </div>
   </li>`;
