@@ -87,7 +87,7 @@ def search_page(query: PlainSearch, answer: Answer | None) -> Response:
     return _rendered(
         "pages/search.html",
         SEARCH,
-        query.collection if start is None else start["asked"],
+        query.collection if start is None else start["target"],
         query=query,
         answer=answer,
         is_start=is_start,
@@ -133,12 +133,12 @@ def _start(first: str) -> Mapping[str, Any]:
     """
     names = visible(context().data.names())
     order = sorted(names, key=lambda name: name != first)[:OPENED]
-    found = [offer for offer in map(_offer_of, order) if offer is not None]
-    stories = gather_stories(found)
-    asked = next((story.collection for story in stories if story.kind == "ask"), first)
-    questions = next((offer.asks for offer in found if offer.collection == asked), [])
-    empty = [offer.collection for offer in found if not offer.documents]
-    return {"stories": stories, "asked": asked, "questions": questions[1:MOST], "empty": empty}
+    offers = [offer for offer in map(_offer_of, order) if offer is not None]
+    stories = gather_stories(offers)
+    target = next((story.collection for story in stories if story.kind == "ask"), first)
+    questions = next((offer.asks for offer in offers if offer.collection == target), [])
+    empty = [offer.collection for offer in offers if not offer.documents]
+    return {"stories": stories, "target": target, "questions": questions[1:MOST], "empty": empty}
 
 
 def roles_of(path: str) -> Sequence[Role]:

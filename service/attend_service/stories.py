@@ -1,8 +1,9 @@
 """The stories of the start page: a question, one that nothing answers, what learning changed, and
 recommendations for a user.
 
-Each comes from the first collection that has it: of questions that were stored with a collection, or
-that the texts of its documents suggest. Queries of feedback are their users', and are no stories.
+Each comes from the first collection that has it: of questions that were stored with a collection,
+or that the texts of its documents suggest. Queries of feedback are their users': they are no
+stories.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ SHORT = 4
 """Letters from which a word may be a part of one: shorter ones are mostly articles, prepositions
 and the like, in any language with spaces between its words."""
 
-COMMON = frozenset(
-    "about above after also because been before behind being below between both does each from have "
-    "here into just like more most much near only other over same some such than that their them "
-    "then there these they this those through under until used uses very were what when where which "
-    "while will with without would your".split()
-)
+COMMON = frozenset({
+    "about", "above", "after", "also", "because", "been", "before", "behind", "being",
+    "below", "between", "both", "does", "each", "from", "have", "here", "into", "just",
+    "like", "more", "most", "much", "near", "only", "other", "over", "same", "some", "such",
+    "than", "that", "their", "them", "then", "there", "these", "they", "this", "those",
+    "through", "under", "until", "used", "uses", "very", "were", "what", "when", "where",
+    "which", "while", "will", "with", "without", "would", "your",
+})  # fmt: skip
 
 INTERACTIONS = 1000
 """Interactions whose users are counted."""
@@ -148,7 +151,7 @@ def gather_stories(offers: Sequence[Offer]) -> list[Story]:
     unanswered = (_unanswered(offer) for offer in stored if offer.unanswered)
     learned = (_learned(offer) for offer in offers if offer.learned and offer.versions)
     users = (_recommend(offer) for offer in offers if offer.users)
-    first = [next(each, None) for each in (asks, unanswered, learned, users)]
+    first = [next(kind, None) for kind in (asks, unanswered, learned, users)]
     return [story for story in first if story is not None]
 
 
@@ -172,7 +175,8 @@ def _unanswered(offer: Offer) -> Story:
 
 def _learned(offer: Offer) -> Story:
     question = offer.learned
-    assert question is not None and offer.versions is not None
+    assert question is not None
+    assert offer.versions is not None
     before, after = offer.versions
     parameters = {**_parameters(offer, question), "before": before, "after": after}
     return Story(
@@ -205,7 +209,7 @@ def _stored_questions(collection: Collection) -> list[StartQuestion]:
 
 
 def _proved(collection: Collection) -> tuple[int, int] | None:
-    """Return the versions before and after the training that the active version proved itself in."""
+    """Return the active version, if its training proved it better, after the one before it."""
     active = collection.store.active("search")
     if active is None or not active.report.get("promoted"):
         return None
@@ -244,12 +248,12 @@ def _suggested(collection: Collection) -> list[StartQuestion]:
 
 def _phrases(texts: Iterable[str], title: str | None) -> Iterator[str]:
     """Yield runs of two to four telling words of texts, the best first; never the whole title."""
-    whole = " ".join((title or "").casefold().split())
+    heading = " ".join((title or "").casefold().split())
     runs = [run for text in texts for run in _runs(text[:READ])]
-    best = sorted(runs, key=lambda run: (" ".join(run).casefold() in whole, -len(run)))
+    best = sorted(runs, key=lambda run: (" ".join(run).casefold() in heading, -len(run)))
     for run in best:
         phrase = " ".join(run)
-        if phrase.casefold() != whole:
+        if phrase.casefold() != heading:
             yield phrase
 
 

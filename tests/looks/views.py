@@ -28,7 +28,7 @@ class Look(NamedTuple):
 
 
 LOOKS = (
-    Look("start", "/", "#example .hits"),
+    Look("start", "/", "#stage .hits"),
     Look(
         "search", f"/search?q={quote('compress a file')}&mode=soft&value=module", "#filters button"
     ),

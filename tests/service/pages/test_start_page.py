@@ -255,7 +255,7 @@ def test_suggestions_and_stories_of_one_collection(
         asks = [each.inner_text() for each in tab.page.query_selector_all("#questions a")]
         asks.append(tab.text("[data-story=ask] .quiet"))
         for phrase in asks:
-            assert 2 <= len(phrase.split()) <= 4  # noqa: PLR2004
+            assert 2 <= len(phrase.split()) <= 4
             assert any(phrase in text for one in documents for text in one.fields.values())
             assert all(phrase != one.payload["title"] for one in documents)
         assert FOREIGN in tab.text("[data-story=unanswered]")

@@ -1,7 +1,6 @@
 // The search view: as you type, documents with their weights, and above them what they say together.
 
 import { latest, of, post } from "./api.js";
-import { copySearch } from "./copy.js";
 import { byId, h, tell } from "./dom.js";
 import { drawFilters } from "./filters.js";
 import { count, number, plural, short } from "./format.js";
@@ -9,7 +8,6 @@ import { Hits, isBare } from "./hits.js";
 import { draw, html } from "./html.js";
 import { Card, NoAnswer, Tail, takesServer } from "./panel.js";
 import { explain, queryOf } from "./queries.js";
-import { playStories } from "./start.js";
 import { addressOf, reopenOnReturn, write } from "./state.js";
 import { isAnswered, risenBy, weigh } from "./weigh.js";
 import { whyButton } from "./why.js";
@@ -215,7 +213,10 @@ function asCode() {
   return Object.fromEntries(Object.entries(body).filter(([, part]) => part !== undefined));
 }
 
-const copy = () => copySearch(field("collection").value, asCode());
+async function copy() {
+  const { copySearch } = await import("./copy.js");
+  copySearch(field("collection").value, asCode());
+}
 
 /** Go to a hit of the list, which is shown if it is not yet. */
 function jump(id) {
@@ -343,7 +344,8 @@ function start() {
   if (field("collection").value && field("collection").options.length) openCollection();
   document.addEventListener("keydown", onKey);
   if (field("q").value) changed();
-  else if (byId("start")) playStories(byId("start"));
+  else if (byId("start")) import("./start.js").then(({ playStories }) => playStories(byId("start")));
+  else if (!field("collection").options.length) clear();
 }
 
 /** Go from hit to hit: down from the query, and up to it again. */
