@@ -266,8 +266,8 @@ class SearchOptions(base.Request):
     """Add the passage that matched, its position in its text, and the positions of the query's
     words in it, in characters."""
     explain: Explained = False
-    """Add logits and weights by head, the parts of the score, the rank without words, and the passage
-    that matched; with "tokens" the share of each pair of tokens, and of words, besides."""
+    """Add logits and weights by head, the parts of the score, the rank without words, and the
+    passage that matched; with "tokens" the share of each pair of tokens, and of words, besides."""
 
     def check(self) -> None:
         if {"k", "offset"} & self.model_fields_set:

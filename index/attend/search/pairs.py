@@ -168,12 +168,12 @@ def pair_shares(
                 pairs.append(nothing)
                 continue
             by_head = np.einsum("ihd,jhd->hij", heads, keys)  # (H, t, s)
-            whole = np.tensordot(shares[:, len(pairs)], by_head, axes=1)
+            compared = np.tensordot(shares[:, len(pairs)], by_head, axes=1)
             mean = np.tensordot(scoring.mechanism.gates, by_head, axes=1)
             pairs.append(
                 {
                     "tokens": _token_pairs(query, passage, mean),
-                    "words": _word_pairs(store, scoring, query, passage, whole),
+                    "words": _word_pairs(store, scoring, query, passage, compared),
                 }
             )
     return pairs
@@ -193,7 +193,7 @@ def _word_pairs(
     shares = _between(query, passage, centred(pairs)).round(DIGITS)
     common = store.common_words([query.text])
     both: tuple[Sequence[Span], Sequence[Span]] = ((), ())
-    if scoring.queries.words is not None:  # otherwise words do not count
+    if any(scores.terms for scores in scoring.queries.words or ()):  # else they do not count
         [there] = word_spans([query.text], [passage.text], common)
         [here] = word_spans([passage.text], [query.text], common)
         both = here, there

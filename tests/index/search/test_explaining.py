@@ -10,6 +10,7 @@ import statistics
 import textwrap
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def centred_words(
     """Add up centred products of tokens between words, one by one."""
     p = fitted.projection
     left, right = (
-        world.encoder.token_states([text], task)[0]
+        read_tokens(world.encoder, text, task)
         for text, task in ((query, "query"), (passage, "document"))
     )
     a, b = (
@@ -198,6 +199,11 @@ def centred_words(
             if row >= 0 and column >= 0:
                 shares[row, column] += pairs[i, j]
     return shares
+
+
+@cache
+def read_tokens(encoder: Any, text: str, task: str) -> Any:
+    return encoder.token_states([text], task)[0]
 
 
 def own_keys(world: World, id: str, vector: np.ndarray) -> np.ndarray:

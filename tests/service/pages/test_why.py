@@ -14,8 +14,8 @@ SEARCH = "/v1/collections/books/search"
 QUERY = "a white whale"
 LONG = "a white whale and a captain of a ship near the harbour with roses and a rocket to the moon"
 FIRST = "#results .hits > li:first-child"
-ROWS = """() => Object.fromEntries([...document.querySelectorAll(".waterfall tbody tr")].map(row => [
-  row.querySelector("th").firstChild.textContent,
+ROWS = """() => Object.fromEntries([...document.querySelectorAll(".waterfall tbody tr")].map(row =>
+  [row.querySelector("th").firstChild.textContent,
   [...row.querySelectorAll("td")].map(cell => cell.textContent)]))"""
 LINES = "() => document.querySelectorAll('.texts .lines path').length"
 
@@ -217,7 +217,8 @@ def test_numbers_are_rounded_so_that_they_add_up(still: Tab) -> None:
     told = still.in_page(
         """async () => {
           const { rounded, signed } = await import("/static/js/waterfall.js");
-          return [rounded([1.004, 1.004, 1.004], 3.012), rounded([0.333, -0.336, 0], -0.003), signed(-0.5), signed(0.001)];
+          const sums = [rounded([1.004, 1.004, 1.004], 3.012), rounded([0.333, -0.336, 0], -0.003)];
+          return [...sums, signed(-0.5), signed(0.001)];
         }"""
     )
     assert told == [[1.01, 1, 1, 3.01], [0.33, -0.33, 0, 0], "−0.50", "0.00"]

@@ -10,7 +10,7 @@ const PARTS = [
   ["lexical", "Words", "BM25 times its weight"],
   ["layer", "Second layer", "what the best documents say in other words"],
   ["rerank", "Re-ranking", "the texts compared word by word"],
-  ["partition", "All documents", "less the log of the sum over them"],
+  ["partition", "Softmax", "less the log of the sum over all documents"],
 ];
 const DIGITS = 2;
 
