@@ -565,46 +565,13 @@ class Store(CollectionStore):
     def interaction_page(
         self, after: tuple[int, int], limit: int, user: str | None = None
     ) -> tuple[list[Interaction], tuple[int, int] | None]:
-        # By the user's id: a condition on the name would read the interactions of all others.
-        by_user = "" if user is None else f"interactions.user = {sql.USER_ID} AND "
-        cursor = self._read().execute(
-            "SELECT interactions.user, interactions.document, users.name, documents.id, "
-            "interactions.value, time FROM interactions "
-            "JOIN users ON users.id = interactions.user "
-            "JOIN documents ON documents.row = interactions.document "
-            f"WHERE {by_user}(interactions.user, interactions.document) > (?, ?) "
-            "ORDER BY interactions.user, interactions.document LIMIT ?",
-            [*([] if user is None else [sql.name_bytes(user)]), *after, limit + 1],
-        )
-        rows = cursor.fetchall()
-        page = rows[:limit]
-        return (
-            [Interaction(row[2], row[3], sql.read_value(row[4]), row[5]) for row in page],
-            (page[-1][0], page[-1][1]) if len(rows) > limit > 0 else None,
-        )
+        return sql.interaction_page(self._read(), after, limit, user)
 
     def user_page(
         self, after: tuple[int, int], limit: int, contains: str | None = None
     ) -> tuple[list[StoredUser], tuple[int, int] | None]:
-        named = "" if contains is None else "WHERE instr(lower(name), lower(CAST(? AS TEXT))) "
-        following = "" if after == (0, 0) else "HAVING (-count(*), users.id) > (-?, ?) "
         with self.connections.reading() as db:
-            rows = db.execute(
-                "SELECT users.id, name, count(*) FROM interactions "
-                f"JOIN users ON users.id = interactions.user {named}"
-                f"GROUP BY users.id {following}ORDER BY count(*) DESC, users.id LIMIT ?",
-                [
-                    *([] if contains is None else [sql.name_bytes(contains)]),
-                    *(after if following else ()),
-                    limit + 1,
-                ],
-            ).fetchall()
-            users = [
-                StoredUser(name, count, sql.latest_of_user(db, id))
-                for id, name, count in rows[:limit]
-            ]
-        end = (rows[limit - 1][2], rows[limit - 1][0]) if len(rows) > limit > 0 else None
-        return users, end
+            return sql.user_page(db, after, limit, contains)
 
     def interaction_counts(self) -> tuple[int, int]:
         with self.connections.reading() as db:

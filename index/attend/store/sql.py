@@ -44,6 +44,7 @@ from attend.store import (
     StaleEntries,
     State,
     StoredDocument,
+    StoredUser,
     Terms,
     check_active,
     check_known,
@@ -406,15 +407,52 @@ def user_ids(db: Database, users: Sequence[str]) -> dict[str, int]:
     return ids
 
 
-def latest_of_user(db: Database, user: int) -> list[str]:
-    """Return the ids of the documents of a user's latest interactions, the latest first."""
+def interaction_page(
+    db: Database, after: tuple[int, int], limit: int, user: str | None
+) -> tuple[list[Interaction], tuple[int, int] | None]:
+    """Return interactions after a place, as `attend.store.CollectionStore` has it."""
+    # By the user's id: a condition on the name would read the interactions of all others.
+    by_user = "" if user is None else f"interactions.user = {USER_ID} AND "
+    cursor = db.execute(
+        "SELECT interactions.user, interactions.document, users.name, documents.id, "
+        "interactions.value, time FROM interactions "
+        "JOIN users ON users.id = interactions.user "
+        "JOIN documents ON documents.row = interactions.document "
+        f"WHERE {by_user}(interactions.user, interactions.document) > (?, ?) "
+        "ORDER BY interactions.user, interactions.document LIMIT ?",
+        [*([] if user is None else [name_bytes(user)]), *after, limit + 1],
+    )
+    rows = cursor.fetchall()
+    page = rows[:limit]
+    return (
+        [Interaction(row[2], row[3], read_value(row[4]), row[5]) for row in page],
+        (page[-1][0], page[-1][1]) if len(rows) > limit > 0 else None,
+    )
+
+
+def user_page(
+    db: Database, after: tuple[int, int], limit: int, contains: str | None
+) -> tuple[list[StoredUser], tuple[int, int] | None]:
+    """Return users after a place, as `attend.store.CollectionStore` has it."""
+    named = "" if contains is None else "WHERE instr(lower(name), lower(CAST(? AS TEXT))) "
+    following = "" if after == (0, 0) else "HAVING (-count(*), users.id) > (-?, ?) "
+    texts = [] if contains is None else [name_bytes(contains)]
     rows = db.execute(
+        "SELECT users.id, name, count(*) FROM interactions "
+        f"JOIN users ON users.id = interactions.user {named}"
+        f"GROUP BY users.id {following}ORDER BY count(*) DESC, users.id LIMIT ?",
+        [*texts, *(after if following else ()), limit + 1],
+    ).fetchall()
+    latest = (
         "SELECT documents.id FROM interactions "
         "JOIN documents ON documents.row = interactions.document "
-        "WHERE user = ? ORDER BY time DESC, interactions.id DESC LIMIT ?",
-        [user, LATEST],
+        "WHERE user = ? ORDER BY time DESC, interactions.id DESC LIMIT ?"
     )
-    return [str(id) for (id,) in rows]
+    users = [
+        StoredUser(name, count, [id for (id,) in db.execute(latest, [user, LATEST])])
+        for user, name, count in rows[:limit]
+    ]
+    return users, (rows[limit - 1][2], rows[limit - 1][0]) if len(rows) > limit > 0 else None
 
 
 def stored_value(value: Json) -> Any:
