@@ -176,6 +176,16 @@ def has_same_keys(collection: Collection, version: Version, other: Version) -> b
     return np.allclose(mean_keys(version, sample), mean_keys(other, sample), rtol=1e-4, atol=1e-6)
 
 
+def has_same_queries(version: Version, other: Version) -> bool:
+    """Return whether two versions project queries alike, by a few random ones."""
+    width = version.projection.d_in
+    probes = np.random.default_rng(0).standard_normal((4, width)).astype(np.float32)
+    queries = version.projection.queries(probes), other.projection.queries(probes)
+    if queries[0].shape != queries[1].shape:
+        return False
+    return np.allclose(*queries, rtol=1e-4, atol=1e-5)
+
+
 def stored_layout(collection: Collection, version: Version, method: LayoutMethod) -> Layout | None:
     """Return the layout of a version if there is one that can be used; nothing is fitted."""
     name = f"{method}-{version.layout}"

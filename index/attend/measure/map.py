@@ -25,6 +25,7 @@ from attend.measure.layouts import (
     LayoutMethod,
     fit_layout,
     has_same_keys,
+    has_same_queries,
     mean_keys,
     stored_layout,
     version_of,
@@ -158,6 +159,7 @@ def chart_columns(collection: Collection, request: MapColumnsRequest) -> MapColu
         projection=now.number,
         before=request.before,
         moved=moved,
+        queries_moved=was is not None and not has_same_queries(now, was),
         documents=documents,
     )
 
