@@ -14,7 +14,7 @@ import click
 
 from tests.looks.library import prepare
 from tests.looks.selection import selection
-from tests.looks.speed import measured
+from tests.looks.speed import make_large, map_measured, measured
 from tests.looks.views import HEIGHT, pictures
 from tests.service.test_server import running
 
@@ -33,6 +33,8 @@ def main(data: Path, out: Path, only: str, select: Path | None, speed: bool) -> 
     if chromium is None:
         raise click.ClickException("Chromium is not installed here; install the package chromium.")
     prepare(data)
+    if speed:
+        make_large(data)
     out.mkdir(parents=True, exist_ok=True)
     with running(data) as server, sync_playwright() as started:
         while server.request("GET", "/readyz")[0] != 200:
@@ -48,6 +50,8 @@ def main(data: Path, out: Path, only: str, select: Path | None, speed: bool) -> 
                 click.echo(path)
         if speed:
             for name, value in measured(page, base):
+                click.echo(f"{name:55} {value}")
+            for name, value in map_measured(browser, base):
                 click.echo(f"{name:55} {value}")
         browser.close()
 

@@ -47,9 +47,9 @@ LOOKS = (
     Look(
         "map",
         f"/map?collection=modules&q={quote('Parse a document')}&before=1&projection=2&colour=size",
-        "#picture circle",
+        "#attended li",
     ),
-    Look("tsne", f"/map?q={quote('compress a file')}", "#picture circle"),
+    Look("tsne", f"/map?q={quote('compress a file')}", "#attended li"),
     Look("document", "/document?collection=default&id=gzip.compress", "#document > *"),
     Look("nothing", f"/search?q={quote('who won the world cup in 1998')}", "#filters button"),
     Look("add", "/add", "#drop"),

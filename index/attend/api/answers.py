@@ -653,5 +653,7 @@ class MapColumns(Reply):
     before: int | None
     moved: bool
     """True if the keys of `before` differ from those of `projection`."""
+    queries_moved: bool
+    """True if the two versions project queries differently."""
     documents: int
     """The number of documents in the collection."""

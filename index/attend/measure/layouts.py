@@ -61,11 +61,17 @@ DIMENSIONS = 50
 FITTED_NUMBERS = 4_000_000
 """Numbers in the keys that components are fitted to: a second of work."""
 
+LEAST_SHARED = 0.5
+"""The share of landmarks that a reference must place, so that a layout begins there."""
+
 DRIFT = 0.1
 """The share of documents that may come, go or change before a layout is fitted again."""
 
 AT_ONCE = 400
 """Documents up to which a layout is fitted while the caller waits: one second."""
+
+COMPARED = 100
+"""Documents whose keys are compared to tell whether two versions have the same."""
 
 FORMAT = 1
 FOLDER = "maps"
@@ -157,6 +163,27 @@ def mean_keys(version: Version, stored: KeyTable) -> Float64:
         return np.empty((0, version.width))
     keys = version.keys(stored)
     return np.asarray(keys.with_vectors(keys.vectors.astype(np.float64)).means(), np.float64)
+
+
+def has_same_keys(collection: Collection, version: Version, other: Version) -> bool:
+    """Return whether two versions have the same keys: a sample tells versions of other matrices."""
+    if version.layout == other.layout:
+        return True
+    if version.width != other.width:
+        return False
+    rows = collection.store.column(None, COMPARED).rows
+    sample = collection.store.own_keys(rows)
+    return np.allclose(mean_keys(version, sample), mean_keys(other, sample), rtol=1e-4, atol=1e-6)
+
+
+def has_same_queries(version: Version, other: Version) -> bool:
+    """Return whether two versions project queries alike, by a few random ones."""
+    width = version.projection.d_in
+    probes = np.random.default_rng(0).standard_normal((4, width)).astype(np.float32)
+    queries = version.projection.queries(probes), other.projection.queries(probes)
+    if queries[0].shape != queries[1].shape:
+        return False
+    return np.allclose(*queries, rtol=1e-4, atol=1e-5)
 
 
 def stored_layout(collection: Collection, version: Version, method: LayoutMethod) -> Layout | None:
@@ -314,23 +341,25 @@ def _tsne(keys: Float32, rows: Int64, reference: Layout | None) -> Float32:
     """Return places (n, 2) of landmarks (n, m), in the frame of a reference."""
     from sklearn.manifold import TSNE
 
-    # A start by components keeps the large shape (Kobak and Linderman 2021). The noise pulls keys
-    # that are equal apart; without a spread the library's own start divides by zero.
-    start = keys[:, :2].astype(np.float64)
-    shared = (
-        locate(np.empty(0, np.int64), rows) if reference is None else locate(reference.rows, rows)
-    )
-    if reference is not None and shared.present.mean() > 1 / 2:
+    shared = locate(np.empty(0, np.int64) if reference is None else reference.rows, rows)
+    if reference is not None and shared.present.mean() > LEAST_SHARED:
         before = reference.places[shared.places].astype(np.float64)
         start = np.where(shared.present[:, None], before, before[shared.present].mean(axis=0))
-        start = start - start.mean(axis=0)
-    start = start / (start[:, 0].std() or 1.0)
-    start += np.random.default_rng(0).normal(scale=0.01, size=start.shape)
+        # From there each document goes only as far as its neighbours do.
+        scale, exaggeration = 1.0, 1.0
+    else:
+        # A start by components keeps the large shape (Kobak and Linderman 2021).
+        start = keys[:, :2] / (float(keys[:, 0].std()) or 1.0)
+        scale, exaggeration = 1e-4, 12.0
+    # The noise pulls keys that are equal apart; without a spread the library's own start divides
+    # by zero.
+    start = start + np.random.default_rng(0).normal(scale=0.01, size=start.shape)
     fitted = TSNE(
         perplexity=min(PERPLEXITY, (len(keys) - 1) / 3),
         max_iter=STEPS,
         angle=ANGLE,
-        init=1e-4 * start,
+        early_exaggeration=exaggeration,
+        init=scale * start,
         random_state=0,
     )
     places = np.asarray(fitted.fit_transform(keys), np.float64)
@@ -400,7 +429,7 @@ def _read(collection: Collection, name: str) -> Layout | None:
     """Read a stored layout; None where there is none, or it is damaged or of another collection."""
     path = collection.folder / FOLDER / f"{name}.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {field: file[field] for field in _ARRAYS}
             details: Mapping[str, Any] = json.loads(file["details"].tobytes())
     except FileNotFoundError:

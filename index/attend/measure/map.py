@@ -24,6 +24,8 @@ from attend.measure.layouts import (
     Layout,
     LayoutMethod,
     fit_layout,
+    has_same_keys,
+    has_same_queries,
     mean_keys,
     stored_layout,
     version_of,
@@ -121,23 +123,23 @@ def chart_columns(collection: Collection, request: MapColumnsRequest) -> MapColu
     store, method = collection.store, request.method
     documents = store.counts()[0]
     now, was = _versions(collection, request, method)
+    moved = was is not None and not has_same_keys(collection, now, was)
     layouts: list[Layout] = []
-    for version in (now, *([] if was is None else [was])):
+    for version in (now, *([was] if was is not None and moved else [])):
         layout = stored_layout(collection, version, method)
         if layout is None and (method == "pca" or documents <= AT_ONCE):
             layout = fit_layout(collection, version, method)
         if layout is not None:
             layouts.append(layout)
-    if len(layouts) < (1 if was is None else 2):
+    if len(layouts) < 1 + moved:
         return chart_columns(collection, request.model_copy(update={"method": "pca"}))
     column = _shown(collection, request)
-    moved = was is not None and was.layout != now.layout
     places = _places(collection, now, layouts[0], column.rows)
     before = None
     if was is not None:
-        through = layouts[0] if method == "pca" else layouts[1]
         before = places
         if moved:
+            through = layouts[0] if method == "pca" else layouts[1]
             before = _places(collection, was, through, column.rows, stored=method == "tsne")
     numbers, names, codes = _coloured(column.values)
     return MapColumns(
@@ -157,6 +159,7 @@ def chart_columns(collection: Collection, request: MapColumnsRequest) -> MapColu
         projection=now.number,
         before=request.before,
         moved=moved,
+        queries_moved=was is not None and not has_same_queries(now, was),
         documents=documents,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 
 from attend import Data
+from attend.projection import given
 from tests.service.pages.conftest import Tab
-from tests.service.test_server import running, wait_until_ready
+from tests.service.test_server import Server, running, wait_until_ready
 
 BOOKS = "/v1/collections/books"
-COLUMNS = f"{BOOKS}/map/columns"
+POINTS = "/v1/collections/points"
 DRAWN = "#picture canvas[data-drawn]"
 WHALE = "/map?collection=books&q=a+white+whale&projection=2&method=pca"
 LEGEND = """() => [...document.querySelectorAll('#key .key li:has(i)')]
   .map(item => [item.querySelector('span').innerText, item.firstChild.style.background])"""
+FRAMES = """() => new Promise(done =>
+  requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))"""
 COLOURS = """() => {
   const canvas = document.querySelector('#picture canvas');
   const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -29,14 +32,46 @@ COLOURS = """() => {
 
 
 @pytest.fixture
-def whale(tab: Tab) -> Iterator[Tab]:
+def whale(tab: Tab) -> Tab:
     """The map of all books with a query whose best document is marked."""
     tab.open(WHALE)
     tab.page.wait_for_selector("#attended li")
     tab.page.focus("#picture")
     tab.page.keyboard.press("ArrowRight")
     tab.page.wait_for_selector("#here", state="visible")
+    return tab
+
+
+@pytest.fixture(scope="module")
+def points_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two groups of points with a second version that moves them, and many."""
+    folder = tmp_path_factory.mktemp("points")
+    random = np.random.default_rng(0)
+    vectors = np.repeat(np.eye(4)[:2], 6, axis=0) + 0.05 * random.normal(size=(12, 4))
+    with Data(folder) as data:
+        points = data.create("points", dimension=4)
+        points.upsert(
+            [{"id": f"p{n}", "vector": v.tolist(), "value": n // 6} for n, v in enumerate(vectors)]
+        )
+        moved = np.diag([1.0, 0.2, 3.0, 1.0])
+        points.add_projection(given(np.eye(4), moved, kind="learned"))
+        rows = random.normal(size=(600, 8))
+        data.create("many", dimension=8).upsert(
+            [{"id": str(n), "vector": vector.tolist()} for n, vector in enumerate(rows)]
+        )
+    with running(folder) as server:
+        wait_until_ready(server)
+        yield server
+
+
+@pytest.fixture
+def points(points_server: Server, browser: Any) -> Iterator[Tab]:
+    """A tab on that server, in which nothing may go wrong."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tab = Tab(context.new_page(), points_server)
     yield tab
+    assert tab.errors == []
+    context.close()
 
 
 def best(tab: Tab) -> Any:
@@ -45,8 +80,8 @@ def best(tab: Tab) -> Any:
 
 
 def mark(tab: Tab) -> tuple[float, float]:
-    """The middle of the mark on the map, once it stays."""
-    tab.page.wait_for_timeout(150)
+    """The middle of the mark on the map, once it is drawn."""
+    tab.in_page(FRAMES)
     box = tab.page.locator("#here").bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
@@ -54,7 +89,7 @@ def mark(tab: Tab) -> tuple[float, float]:
 def lasso(tab: Tab, left: float, top: float, right: float, bottom: float) -> None:
     """Draw a rectangle around shares of the map."""
     box = tab.page.locator("#picture").bounding_box()
-    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+    corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
     points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]
     tab.page.click("#lasso")
     tab.page.mouse.move(*points[0])
@@ -119,24 +154,39 @@ def test_the_map_is_zoomed_and_moved(whale: Tab) -> None:
     assert mark(whale) == pytest.approx(before, abs=1)
 
 
-def test_a_movement_is_shown_where_keys_moved_and_said_where_not(whale: Tab) -> None:
-    columns = whale.ask(COLUMNS, {"projection": 2, "before": 1, "method": "pca"})
-    place = columns["ids"].index(best(whale)["id"])
+def test_a_movement_is_shown_where_keys_moved(points: Tab) -> None:
+    points.open("/map?collection=points&q=p0&projection=2&method=pca")
+    points.page.wait_for_selector("#attended li")
+    columns = points.ask(f"{POINTS}/map/columns", {"projection": 2, "before": 1, "method": "pca"})
     assert columns["moved"]
-    after = mark(whale)
-    whale.page.locator("#time input").fill("0")
-    moved = np.subtract(mark(whale), after)
-    expected = columns["was_x"][place] - columns["x"][place]
-    assert abs(moved[0]) > 1
-    assert np.sign(moved[0]) == np.sign(expected)
-    whale.page.click("#time button")
-    whale.page.wait_for_function("() => document.querySelector('#time input').value === '1'")
-    assert mark(whale) == pytest.approx(after, abs=1)
-    whale.open("/map?collection=books&before=1&projection=4")
-    whale.page.wait_for_selector(
-        "#said:has-text('Versions 1 and 4 place documents alike: only words and confidence differ.')"
+    points.page.focus("#picture")
+    points.page.keyboard.press("ArrowRight")
+    points.page.wait_for_selector("#here", state="visible")
+    title = points.text("#readout").split(",")[0]
+    place = columns["ids"].index(title)
+    after = mark(points)
+    points.page.locator("#time input").fill("0")
+    moved = np.subtract(mark(points), after)
+    expected = (
+        columns["was_x"][place] - columns["x"][place],
+        columns["y"][place] - columns["was_y"][place],
     )
-    assert whale.page.is_hidden("#time")
+    assert np.hypot(*moved) > 1
+    assert moved / np.hypot(*moved) == pytest.approx(expected / np.hypot(*expected), abs=0.1)
+    points.page.click("#time button")
+    points.page.wait_for_function("() => document.querySelector('#time input').value === '1'")
+    assert mark(points) == pytest.approx(after, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("version", "difference"),
+    [("4", "only words and confidence differ"), ("2", "only queries lie elsewhere")],
+)
+def test_where_documents_stay_the_map_says_so(tab: Tab, version: str, difference: str) -> None:
+    tab.open(f"/map?collection=books&before=1&projection={version}")
+    said = f"Versions 1 and {version} place documents alike: {difference}."
+    tab.page.wait_for_selector(f"#said:has-text('{said}')")
+    assert tab.page.is_hidden("#time")
 
 
 def test_the_map_opens_coloured_by_the_value_and_a_value_keeps_its_colour(tab: Tab) -> None:
@@ -166,7 +216,7 @@ def test_numbers_and_names_that_are_the_value_colour_the_map(tab: Tab) -> None:
 
 
 def test_the_lasso_searches_among_documents_and_keeps_them_on_the_map(whale: Tab) -> None:
-    lasso(whale, 0, 0, 0.5, 1)
+    lasso(whale, 0.01, 0.02, 0.5, 0.98)
     many = int(whale.text("#drawer h2").split()[0])
     assert 0 < many < 80
     href = whale.page.get_attribute("#drawer a:has-text('Search among these')", "href")
@@ -181,49 +231,27 @@ def test_the_lasso_searches_among_documents_and_keeps_them_on_the_map(whale: Tab
     whale.page.wait_for_selector("#picture canvas[data-drawn='80']")
 
 
-def test_the_lasso_teaches(new_tab: Callable[..., Tab], tmp_path: Path, browser: Any) -> None:
-    random = np.random.default_rng(0)
-    vectors = np.repeat(np.eye(4)[:2], 6, axis=0) + 0.05 * random.normal(size=(12, 4))
-    with Data(tmp_path) as data:
-        data.create("points", dimension=4).upsert(
-            [{"id": f"p{n}", "vector": v.tolist(), "value": n // 6} for n, v in enumerate(vectors)]
-        )
-    with running(tmp_path) as server:
-        wait_until_ready(server)
-        tab = Tab(browser.new_context().new_page(), server)
-        tab.open("/map?collection=points&q=1+0+0+0&method=pca")
-        tab.page.wait_for_selector("#attended li")
-        lasso(tab, 0, 0, 0.5, 1)
-        assert tab.text("#drawer h2") == "6 documents selected"
-        tab.page.click("#drawer button:text-is('Relevant')")
-        tab.page.wait_for_selector("#drawer [role=status]:has-text('marked as relevant')")
-        stored = tab.ask("/v1/collections/points/feedback")["items"]
-        assert {item["label"] for item in stored} == {1.0}
-        assert len({item["document"] for item in stored}) == 6
-        tab.page.context.close()
+def test_the_lasso_teaches(points: Tab) -> None:
+    points.open("/map?collection=points&q=1+0+0+0&projection=1&method=pca")
+    points.page.wait_for_selector("#attended li")
+    lasso(points, 0.01, 0.02, 0.5, 0.98)
+    assert points.text("#drawer h2") == "6 documents selected"
+    points.page.click("#drawer button:text-is('Relevant')")
+    points.page.wait_for_selector("#drawer [role=status]:has-text('marked as relevant')")
+    stored = points.ask(f"{POINTS}/feedback")["items"]
+    assert {item["label"] for item in stored} == {1.0}
+    assert len({item["document"] for item in stored}) == 6
 
 
-def test_neighbourhoods_come_while_one_looks_at_the_axes(tmp_path: Path, browser: Any) -> None:
-    random = np.random.default_rng(0)
-    vectors = random.normal(size=(600, 8))
-    with Data(tmp_path) as data:
-        collection = data.create("points", dimension=8)
-        collection.upsert(
-            [{"id": str(n), "vector": vector.tolist()} for n, vector in enumerate(vectors)]
-        )
-    with running(tmp_path) as server:
-        wait_until_ready(server)
-        tab = Tab(browser.new_context().new_page(), server)
-        tab.open("/map?collection=points")
-        tab.page.wait_for_selector(DRAWN)
-        tab.page.wait_for_selector("#said:has-text('flat view')")
-        tab.page.wait_for_selector("#status:has-text('Neighbourhoods are being computed')")
-        tab.page.wait_for_selector("#said:has-text('lie together')")
-        assert tab.page.is_hidden("#status") or tab.text("#status") == ""
-        columns = tab.ask("/v1/collections/points/map/columns", {})
-        assert (columns["method"], columns["pending"]) == ("tsne", None)
-        assert tab.errors == []
-        tab.page.context.close()
+def test_neighbourhoods_come_while_one_looks_at_the_axes(points: Tab) -> None:
+    points.open("/map?collection=many")
+    points.page.wait_for_selector(DRAWN)
+    points.page.wait_for_selector("#said:has-text('flat view')")
+    points.page.wait_for_selector("#status:has-text('Neighbourhoods are being computed')")
+    points.page.wait_for_selector("#said:has-text('lie together')")
+    assert points.text("#status") == ""
+    columns = points.ask("/v1/collections/many/map/columns", {})
+    assert (columns["method"], columns["pending"]) == ("tsne", None)
 
 
 def test_the_map_is_saved_as_a_picture(whale: Tab, tmp_path: Path) -> None:

@@ -472,7 +472,7 @@ def test_the_query_goes_along_to_other_views(tab: Tab) -> None:
     for view in ("attention", "map", "compare", "teach"):
         assert "q=a+white+whale" in str(tab.page.get_attribute(f"nav a[href^='/{view}']", "href"))
     tab.page.click("#results .next a:has-text('Map')")
-    tab.page.wait_for_selector("#picture circle", state="attached")
+    tab.page.wait_for_selector("#attended li")
     assert tab.page.input_value("[name=q]") == "a white whale"
 
 

@@ -95,7 +95,7 @@ async function attend() {
   const line = field("q").value.trim();
   if (!line || !map.documents) return;
   const query = await queryOf(field("collection").value, line);
-  near = await post(path("map"), { query, filter: filter(), projection: version("projection"), before: map.moved ? map.before : undefined, method: map.method, limit: 1 });
+  near = await post(path("map"), { query, filter: filter(), projection: version("projection"), before: map.before ?? undefined, method: map.method, limit: 1 });
 }
 
 const askQuery = latest(async () => {
@@ -186,8 +186,9 @@ function inWords() {
   if (!map.documents) return "This collection has no documents yet.";
   const many = `${plural(map.x.length, "document")} of ${count(map.documents)}`;
   const axes = map.method === "pca" ? `a flat view, which keeps ${percent(map.explained[0] + map.explained[1])} of the differences` : "documents that are alike lie together";
-  const same = map.before && !map.moved && map.before !== map.projection ? ` Versions ${map.before} and ${map.projection} place documents alike: only words and confidence differ.` : "";
-  return `${many}; ${axes}.${same}`;
+  const isSame = map.before && !map.moved && map.before !== map.projection;
+  const difference = map.queries_moved ? "only queries lie elsewhere" : "only words and confidence differ";
+  return `${many}; ${axes}.${isSame ? ` Versions ${map.before} and ${map.projection} place documents alike: ${difference}.` : ""}`;
 }
 
 /** The slider between the versions, where keys moved. */

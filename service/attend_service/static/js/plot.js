@@ -219,6 +219,7 @@ export class Plot {
       c.lineWidth = 0.8;
       c.stroke();
     }
+    if (middle && query.wasX !== undefined) this.trail(this.pixelOf(query.wasX, query.wasY), middle);
     if (middle) diamond(c, middle, theme);
     // The heaviest has its name whatever lies around it.
     attended.slice(0, NAMED).forEach(({ title }, rank) => inside(places[rank]) && this.beside(title, places[rank], taken, rank === 0));
@@ -258,6 +259,19 @@ export class Plot {
     c.fillStyle = theme.ink;
     c.fillText(words, x, y);
     return true;
+  }
+
+  /** Where the query came from. */
+  trail(from, to) {
+    const { context: c } = this;
+    c.beginPath();
+    c.moveTo(...from);
+    c.lineTo(...to);
+    c.strokeStyle = this.looks.theme.ink;
+    c.lineWidth = 1.5;
+    c.setLineDash([4, 3]);
+    c.stroke();
+    c.setLineDash([]);
   }
 
   outline() {
