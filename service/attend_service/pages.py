@@ -92,6 +92,7 @@ def search_page(query: PlainSearch, answer: Answer | None) -> Response:
         answer=answer,
         is_start=is_start,
         start=start,
+        teaches=may("write") and not context().settings.read_only,
         base=request.host_url.rstrip("/"),
     )
 

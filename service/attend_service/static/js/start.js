@@ -5,12 +5,14 @@ import { copySearch } from "./copy.js";
 import { byId } from "./dom.js";
 import { percent, short } from "./format.js";
 import { Hits } from "./hits.js";
-import { draw, html } from "./html.js";
+import { Dom, draw, html } from "./html.js";
+import { effectChip, judgeButtons, Judgements } from "./judge.js";
 import { Card } from "./panel.js";
 import { queryOf } from "./queries.js";
 import { addressOf } from "./state.js";
 import { titlesOf } from "./titles.js";
 import { isAnswered, weigh } from "./weigh.js";
+import { whyButton } from "./why.js";
 
 const SHOWN = 3; // hits below an answer
 const COMPARED = 5; // of the best under each version
@@ -73,23 +75,46 @@ async function playAnswer({ collection, q, value }, show, link) {
     answer = await searched(collection, other, { value });
     weighed = weigh(answer, 1);
   }
-  const asked = answer.asked.query.id ?? answer.asked.query;
-  const answered = isAnswered(answer, weighed.nothing, 1);
-  const items = answered ? weighed.order.filter((at) => at < answer.hits.length).slice(0, SHOWN).map((at, rank) => ({ collection, hit: answer.hits[at], weight: weighed.weights[at], rank: rank + 1 })) : [];
-  const search = { collection, q: String(asked), value };
+  const asked = String(answer.asked.query.id ?? answer.asked.query);
+  const teaches = byId("start").dataset.teaches !== undefined && typeof answer.asked.query === "string";
+  const judgements = teaches ? new Judgements(collection, answer.asked.query) : null;
+  const search = { collection, q: asked, value };
   const on = {
     jump: (id) => location.assign(addressOf("/document", { collection, id })),
     copy: () => copySearch(collection, { query: answer.asked.query, k: 10, mode: "soft", ...(value ? { value } : {}) }),
   };
-  show(html`<h2 key="title">${collection}: <a href=${addressOf("/search", search)}>${String(asked)}</a></h2>
-    <${Card} key="card" result=${answer} weighed=${weighed} search=${search} on=${on} />
-    ${items.length ? html`<${Hits} key="hits" label="Documents" items=${items} />` : null}`);
+  let effects = new Map();
+  let problem = null;
+  const again = async (error) => {
+    problem = error;
+    if (!error) {
+      const { query, ...options } = answer.asked;
+      ({ answer, effects } = await judgements.ask(options));
+      answer.asked = { query, ...options };
+      weighed = weigh(answer, 1);
+    }
+    paint();
+  };
+  const paint = () => {
+    const items = isAnswered(answer, weighed.nothing, 1) ? weighed.order.filter((at) => at < answer.hits.length).slice(0, SHOWN).map((at, rank) => itemOf(answer.hits[at], weighed.weights[at], rank + 1)) : [];
+    return show(html`<h2 key="title">${collection}: <a href=${addressOf("/search", search)}>${asked}</a></h2>
+      <${Card} key="card" result=${answer} weighed=${weighed} search=${search} on=${on} />
+      ${problem ? html`<p key="problem" class="problem">${problem.message}</p>` : null}
+      ${items.length ? html`<${Hits} key="hits" label="Documents" items=${items} />` : null}`);
+  };
+  const itemOf = (hit, weight, rank) => {
+    const judge = judgements ? html`${judgeButtons(hit, judgements, rank, again)}${effectChip(effects.get(hit.id), weight)}` : null;
+    return { collection, hit, weight, rank, extra: html`<${Dom} node=${whyButton(hit, answer, collection)} />${judge}` };
+  };
+  paint();
+  await judgements?.read();
+  if (judgements?.labels.size) paint();
 }
 
 /** The same query under two versions, as one list that re-orders. */
 async function playLearned({ collection, q, value, before, after }, show) {
   const versions = [Number(before), Number(after)];
-  const [answers, { report }] = await Promise.all([
+  const [answers, { evidence }] = await Promise.all([
     Promise.all(versions.map((projection) => searched(collection, q, { projection, value }))),
     get(of(collection, "projections", String(after))),
   ]);
@@ -111,7 +136,7 @@ async function playLearned({ collection, q, value, before, after }, show) {
     return show(html`<h2 key="title">${collection}: ${q}</h2>
       <div key="sides" class="row sides" role="group" aria-label="Version">${toggle}<span class="quiet">${`version ${versions[at]}`}</span></div>
       <ol key="list" class="changes" aria-label="Documents before and after">${order.map((id) => change(id, { collection, title: titles.get(id), was: weights[0].get(id), is: weights[1].get(id), share: place(id) }))}</ol>
-      <p key="proof" class="proof">${proof(report)} <a href=${link}>Compare the versions</a></p>`);
+      <p key="proof" class="proof">${evidence.verdict} <a href=${link}>Compare the versions</a></p>`);
   };
   if (!paint()) return;
   await new Promise((resume) => setTimeout(resume, PAUSE));
@@ -134,14 +159,6 @@ function change(id, { collection, title, was, is, share }) {
     <span class="bar" aria-hidden="true"><i style=${{ "--share": share }}></i></span>
     <span class="number">${said(was)} → ${said(is)}</span>
   </li>`;
-}
-
-/** What a training has proved, in a sentence. */
-function proof({ reason = "", views = {} }) {
-  const { mix } = views;
-  if (!mix) return reason.split(" (")[0];
-  const chance = mix.p < 0.001 ? "p < 0.001" : `p ${Number(mix.p.toPrecision(2))}`;
-  return `Proved on ${mix.queries} held-out questions: ${mix.before.toFixed(3)} → ${mix.after.toFixed(3)}, ${chance}.`;
 }
 
 /** What a user may like next, each with the documents that it is because of. */
