@@ -30,7 +30,7 @@ REPORT_SECONDS = 0.25
 """The least time between two reports of one message's progress."""
 
 LOCK_SECONDS = 2.0
-"""How long a process waits for the lock: a server that looks at a leftover holds it for a moment."""
+"""How long a process waits for the lock, which a server holds while it looks at a leftover."""
 
 
 class Work(Reply):

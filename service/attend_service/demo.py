@@ -31,7 +31,6 @@ from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
 from attend.core.progress import Bar
 from attend.core.types import OnStage
 from attend.learning import CUT_OFF, train
-from attend.source import open_source
 from attend.write.build import Built, Mapped
 from attend.write.feedback import add_feedback, add_interactions
 from attend_service.background import Reports, announced
@@ -108,7 +107,7 @@ Report = Callable[[str, float], object]
 """Receives one sentence about a collection's progress, and the share of this step, 0 to 1."""
 
 
-class Part(NamedTuple):
+class DemoCollection(NamedTuple):
     """A collection of the demo.
 
     Attributes:
@@ -139,13 +138,6 @@ class Part(NamedTuple):
             return False
         collection = data.collection(self.name)
         return bool(collection.store.settings().get(SETTING) == self.state(collection))
-
-
-class Prepared(NamedTuple):
-    """What was done to a collection; `report` is empty where nothing was trained."""
-
-    built: Built
-    report: Mapping[str, Any]
 
 
 @click.command(epilog="Example: python -m attend_service.demo --data demo-data --port 8000")
@@ -259,8 +251,8 @@ def _build(folder: Path, as_json: bool) -> None:
     reports = Reports(folder)
     try:
         prepare_and_show(folder, reports, as_json)
-    except KeyboardInterrupt:  # the server has the last word
-        raise SystemExit(130) from None
+    except KeyboardInterrupt:
+        os._exit(130)  # the data is closed, and Python's own clean-up takes seconds
     except AttendError as error:
         fail(reports, str(error))
         raise SystemExit(1) from None
@@ -285,14 +277,14 @@ def prepare_and_show(folder: Path, reports: Reports, as_json: bool) -> None:
             with Bar() as bar:
                 prepared = prepare(data, part, _both(bar, partial(reports, collection=part.name)))
             documents = data.collection(part.name).store.counts()[0]
-            shown[part.name] = asdict(prepared.built) if prepared else {"documents": documents}
+            shown[part.name] = asdict(prepared[0]) if prepared else {"documents": documents}
             if not as_json:
                 click.echo(f"{part.name}: {described(prepared, documents)}", err=True)
     if as_json:
         click.echo(json.dumps(shown))
 
 
-def described(prepared: Prepared | None, documents: int) -> str:
+def described(prepared: tuple[Built, Mapping[str, Any]] | None, documents: int) -> str:
     """Describe in sentences what was done to a collection, and which version answers now."""
     if prepared is None:
         return f"{documents:,} documents, unchanged."
@@ -306,12 +298,14 @@ def described(prepared: Prepared | None, documents: int) -> str:
     return f"{counts} Version {report['version']} answers from now on.{proof} {report['reason']}"
 
 
-def prepare(data: Data, part: Part, report: Report = lambda message, fraction: None) -> (
-    Prepared | None
-):
+def prepare(
+    data: Data, part: DemoCollection, report: Report = lambda message, fraction: None
+) -> tuple[Built, Mapping[str, Any]] | None:
     """Build and teach a collection of the demo; return None where both are done already.
 
     Each step can be stopped: what it has written stays, and the next call does the rest.
+
+    Returns: what was built, and the report of the training, empty where nothing was trained.
     """
     if part.is_done(data):
         return None
@@ -327,10 +321,10 @@ def prepare(data: Data, part: Part, report: Report = lambda message, fraction: N
     is_taught = isinstance(stored, dict) and bool(stored.get("taught") or stored.get("versions"))
     learned = {} if is_taught else part.teach(collection, report)
     collection.store.put_settings({SETTING: part.state(collection)})
-    return Prepared(built, learned)
+    return built, learned
 
 
-def parts(read: Callable[[], Sequence[Docstring]] = standard_library) -> list[Part]:
+def parts(read: Callable[[], Sequence[Docstring]] = standard_library) -> list[DemoCollection]:
     """Return the collections of the demo in the order of their building.
 
     Args:
@@ -340,12 +334,17 @@ def parts(read: Callable[[], Sequence[Docstring]] = standard_library) -> list[Pa
     def library(collection: Collection, report: Report) -> Built:
         return build(collection, read(), report)
 
-    shop = Part("shop", SHOP_VALUES, SHOP_START, _checksum(PRODUCTS, PURCHASES), *_SHOP)
-    default = Part(DEFAULT_COLLECTION, VALUES, START, sys.version, library, teach)
+    product_files = _checksum(PRODUCTS, PURCHASES)
+    shop = DemoCollection(
+        "shop", SHOP_VALUES, SHOP_START, product_files, _build_shop, lambda *_: {}
+    )
+    default = DemoCollection(DEFAULT_COLLECTION, VALUES, START, sys.version, library, teach)
     if not INTENTS.is_file():
         log.warning("There is no %s: the collection desk is left out.", INTENTS)
         return [shop, default]
-    return [shop, Part("desk", None, DESK_START, _checksum(INTENTS), *_DESK), default]
+    intents = _checksum(INTENTS)
+    desk = DemoCollection("desk", None, DESK_START, intents, _build_desk, _teach_desk)
+    return [shop, desk, default]
 
 
 def build(
@@ -370,7 +369,7 @@ def teach(
 
     Returns: the report of the training; empty where a trained version answers already.
     """
-    if collection.store.active("search").report:
+    if _is_trained(collection):
         return {}
     lines = [line.split("\t") for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
     labels = [
@@ -379,9 +378,10 @@ def teach(
     present = set(collection.store.rows_of(sorted({label["id"] for label in labels})))
     add_feedback(collection, [label for label in labels if label["id"] in present])
     # A run that was stopped may have trained a version, which the test did not promote.
-    kept = [version.report for version in collection.projections() if version.report.get("kept")]
-    if kept and CUT_OFF not in str(kept[-1]["reason"]):
-        trained = dict(kept[-1])
+    stored = [version.report for version in collection.projections()]
+    before = next((one for one in stored if one.get("kept")), None)
+    if before is not None and CUT_OFF not in str(before["reason"]):
+        trained = dict(before)
     else:
         trained = train(collection, progress=_learning(collection, len(lines), report))
     if trained["promoted"]:
@@ -403,35 +403,22 @@ def _build_desk(collection: Collection, report: Report) -> Built:
 
 def _teach_desk(collection: Collection, report: Report) -> Mapping[str, Any]:
     """Train the collection on its own values, as `attend train --answers` does."""
-    if collection.store.active("search").report:
+    if _is_trained(collection):
         return {}
     show = _learning(collection, collection.store.counts()[0], report)
     return train(collection, objective="answers", progress=show)
 
 
 def _build_shop(collection: Collection, report: Report) -> Built:
+    """Store the products, and what users bought: histories to recommend from."""
     source = Mapped.of(PRODUCTS, id="id", text=("name", "description"), value=tuple(SHOP_VALUES))
-    return _build_source(collection, source, len(list(source.source.rows())), report)
-
-
-def _teach_shop(collection: Collection, _report: Report) -> Mapping[str, Any]:
-    """Store what the users bought: histories to recommend from, and nothing to train."""
-    rows = (row.cells for row in open_source(PURCHASES).rows())
-    items = [
-        {
-            "user": row["user"],
-            "id": row["item"],
-            "value": float(str(row["stars"])),
-            "time": row["day"],
-        }
-        for row in rows
-    ]
-    add_interactions(collection, items, delete_stored=True)
-    return {}
-
-
-_SHOP = (_build_shop, _teach_shop)
-_DESK = (_build_desk, _teach_desk)
+    built = _build_source(collection, source, len(list(source.source.rows())), report)
+    items = []
+    for line in PURCHASES.read_text(encoding="utf-8").splitlines()[1:]:
+        user, id, stars, day = line.split("\t")
+        items.append({"user": user, "id": id, "value": int(stars), "time": day})
+    add_interactions(collection, items)
+    return built
 
 
 def _build_source(collection: Collection, source: Mapped, total: int, report: Report) -> Built:
@@ -449,6 +436,11 @@ def _build_source(collection: Collection, source: Mapped, total: int, report: Re
 
     report(f"Indexing {total:,} documents of {collection.name}", 0.0)
     return attend.write.build.build(collection, [source], sync=True, on_progress=count)
+
+
+def _is_trained(collection: Collection) -> bool:
+    active = collection.store.active("search")
+    return active is not None and bool(active.report)
 
 
 def _learning(collection: Collection, questions: int, report: Report) -> OnStage:

@@ -26,7 +26,7 @@ from attend.source import documents
 from attend.write.feedback import add_feedback
 from attend_service import demo
 from attend_service.background import IDLE, work_on
-from attend_service.demo import Part, build, parts, prepare, teach
+from attend_service.demo import DemoCollection, build, parts, prepare, teach
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from tests import warm
 from tests.places import ROOT
@@ -162,8 +162,8 @@ def test_the_demo_is_taught_once_and_its_confidence_is_fitted(
     default = part_of(DEFAULT_COLLECTION, some)
     prepared = prepare(data, default)
     assert prepared is not None
-    assert prepared.built.added == len(some)
-    assert prepared.report["chosen"]["parts"] != list(demo.ONLY_CALIBRATED)  # of everything
+    assert prepared[0].added == len(some)
+    assert prepared[1]["chosen"]["parts"] != list(demo.ONLY_CALIBRATED)  # of everything
     collection = data.collection()
     answers = collection.search("compress a file")
     assert answers.calibrated
@@ -177,7 +177,7 @@ def test_the_demo_is_taught_once_and_its_confidence_is_fitted(
     collection.delete([some[0].name])
     repaired = prepare(data, default)
     assert repaired is not None
-    assert (repaired.built.added, repaired.report) == (1, {})
+    assert (repaired[0].added, repaired[1]) == (1, {})
     data.close()
 
 
@@ -185,12 +185,12 @@ def test_a_training_that_was_not_promoted_is_not_repeated_after_a_stop(
     library: list[Docstring], tmp_path: Path, tiny_encoder: SentenceEncoder
 ) -> None:
     """A stop between the two trainings once left the demo without a confidence for good."""
-    some = answers_only(library)[:60]
+    some = answers_only(library)[:150]
     data = Data(tmp_path, load_encoder=lambda _: tiny_encoder)
     collection = data.create(values=demo.VALUES)
     build(collection, some)
     add_feedback(
-        collection, [{"query": f"question {n}", "id": some[n % 7].name} for n in range(24)]
+        collection, [{"query": f"question {n}", "id": some[n % 7].name} for n in range(40)]
     )
     first = train(collection)
     if first["promoted"]:
@@ -203,7 +203,7 @@ def test_a_training_that_was_not_promoted_is_not_repeated_after_a_stop(
     data.close()
 
 
-def part_of(name: str, docstrings: list[Docstring] | None = None) -> Part:
+def part_of(name: str, docstrings: list[Docstring] | None = None) -> DemoCollection:
     """A collection of the demo, with these docstrings for those of the whole library."""
     return next(part for part in parts(lambda: docstrings or []) if part.name == name)
 
@@ -221,8 +221,8 @@ def test_the_desk_learns_from_its_own_answers(
     data = Data(tmp_path, load_encoder=lambda _: tiny_encoder)
     prepared = prepare(data, part_of("desk"))
     assert prepared is not None
-    assert prepared.built.added == len(texts_of(demo.INTENTS)) - 1
-    assert prepared.report["chosen"]["objective"] == "answers"
+    assert prepared[0].added == len(texts_of(demo.INTENTS)) - 1
+    assert prepared[1]["chosen"]["objective"] == "answers"
     answer: Any = data.collection("desk").search("my parcel is late", mode="soft").answer
     assert answer["type"] == "category"
     assert prepare(data, part_of("desk")) is None
@@ -236,7 +236,7 @@ def test_the_shop_recommends_by_what_a_user_bought(
     prepared = prepare(data, part_of("shop"))
     assert prepared is not None
     shop = data.collection("shop")
-    assert prepared.built.added == prepared.built.documents > 100  # it recognises foreign queries
+    assert prepared[0].added == prepared[0].documents > 100  # it recognises foreign queries
     interactions, users = shop.store.interaction_counts()
     assert (users, interactions > 100) == (20, True)
     values = shop.search("boots", k=1).hits[0].value

@@ -165,7 +165,9 @@ def readiness() -> tuple[ReadinessAnswer, int]:
     return answer, 200 if state == "ready" else 503
 
 
-@operations.add("GET", "/v1/progress", answer={"state": "idle", "message": ""}, checks_collections=True)
+@operations.add(
+    "GET", "/v1/progress", answer={"state": "idle", "message": ""}, checks_collections=True
+)
 def show_progress() -> Work:
     """Show what another process does to the data, such as the demo while it indexes and trains.
 
