@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from attend import Collection, Data
-from attend_service.keys import KeyFile
+from attend_service.keys import KeyFile, Scope
 from attend_service.pages import FOREIGN, StartQuestion, store_questions, vector_query
 from attend_service.stories import gather_stories, offer_of
 
@@ -76,7 +76,8 @@ def test_users_are_for_keys_that_may_write(data: Data, client: FlaskClient) -> N
     seen = [{"user": user, "id": "north"} for user in ("Ann", "12")]
     made.add_interactions([*seen, {"user": "12", "id": "east"}])
     keys = KeyFile(data.folder)
-    for scope, may in (("read", False), ("write", True)):
+    expected: dict[Scope, bool] = {"read": False, "write": True}
+    for scope, may in expected.items():
         text = keys.add(scope=scope)[1]
         page = client.get("/", headers={"Authorization": f"Bearer {text}", **HTML}).text
         assert ("Recommend for user 12" in page) is may

@@ -12,6 +12,7 @@ import pytest
 
 from attend import Collection, Data
 from attend.core.settings import Tuning
+from attend.core.types import Json
 from attend.projection import given, identity
 from attend_service.pages import FOREIGN, StartQuestion, store_questions
 from tests.service.pages import world
@@ -26,7 +27,7 @@ SHIFT = """() => new Promise((resolve) => {
   setTimeout(() => resolve(sum), 1500);
 })"""
 USERS = ("Ann", "Ben", "Cleo")
-PROOF = {
+PROOF: dict[str, Json] = {
     "promoted": True,
     "previous": 1,
     "reason": "The gain is significant.",
