@@ -112,6 +112,7 @@ def test_compare(reader: Tab, collection: str) -> None:
         for query in QUERIES[collection]
     ]
     reader.page.fill("#q", "\n".join(items))
+    reader.page.click("#own summary")
     reader.page.click("#measure")
     reader.page.wait_for_selector("#gains table")
     sound(reader)

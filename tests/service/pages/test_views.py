@@ -185,27 +185,39 @@ def test_ranks_are_those_of_both_versions(tab: Tab) -> None:
 def test_gains_are_those_of_the_comparison(tab: Tab) -> None:
     tab.open("compare")
     items = []
-    for query in ("a white whale", "roses", "a rocket"):
-        # What only the later version has in the third place: then there is something to tell.
-        hits = tab.ask(f"{BOOKS}/search", {"query": query, "k": 3, "projection": 2})["hits"]
-        items.append({"query": query, "id": hits[2]["id"]})
+    for place, query in enumerate(("a white whale", "roses", "a rocket")):
+        # The best of the later version, and what it has in the second and the third place: of these
+        # only the first changes from a wrong best document to a right one.
+        hits = tab.ask(f"{BOOKS}/search", {"query": query, "k": 3, "projection": 2, "memory": 0})
+        items.append({"query": query, "id": hits["hits"][place]["id"]})
     tab.page.fill("#q", "\n".join(f"{each['query']} => {each['id']}" for each in items))
+    tab.page.click("#own summary")
     tab.page.click("#measure")
     tab.page.wait_for_selector("#gains table")
     told = tab.ask(f"{BOOKS}/compare", {"before": 1, "after": 2, "items": items})
-    row = tab.text("#gains tr:has-text('ndcg@10')").split()
-    measures = [told[side]["measures"]["ndcg@10"] for side in ("before", "after")]
-    assert [float(each) for each in row[1:3]] == pytest.approx(measures, abs=6e-4)
+    row = tab.text("#gains tr:has-text('ndcg@10')")
+    before, after = (f"{told[side]['measures']['ndcg@10']:.3f}" for side in ("before", "after"))
+    assert f"{before} → {after}" in row
     assert f"{told['gained']} gained, {told['lost']} lost" in tab.text("#gains")
-    assert count(tab, "#gains svg polyline") == 2
-    changed = [each["text"] for each in (*told["most_gained"], *told["most_lost"])]
-    assert changed
-    assert all(text in tab.text("#gains") for text in changed)
+    assert "Measured now on the 3 judgements in the list" in tab.text("#source")
+    assert "Feedback moves no query here" in tab.text("#source")
+    changed = {each["text"]: each for each in (*told["most_gained"], *told["most_lost"])}
+    first = {
+        text: [side[0]["grade"] for side in (each["documents_before"], each["documents_after"])]
+        for text, each in changed.items()
+    }
+    shown = [
+        text for text, grades in first.items() if len({(grade or 0) > 0 for grade in grades}) == 2
+    ]
+    assert shown
+    assert count(tab, "#gains li") == len(shown)
+    assert all(text in tab.text("#gains ol") for text in shown)
 
 
 def test_the_gate_is_told(tab: Tab) -> None:
     tab.open("compare")
-    assert "was not trained" in tab.text("#report")
+    tab.page.wait_for_selector("#report:has-text('was not trained')")
+    assert "added, not measured" in tab.text("#verdict")
     interval = {"before": 0.4, "after": 0.5, "difference": 0.1, "interval": [0.05, 0.15], "p": 0.01}
     view = interval | {"queries": 40, "groups": 38}
     calibration = {"ece_before": 0.2, "ece_after": 0.05, "threshold": 0.6, "error_rate": 0.05}
@@ -222,9 +234,11 @@ def test_the_gate_is_told(tab: Tab) -> None:
         }""",
         report,
     )
-    told = tab.text("#report")
-    assert "Promoted. The gain is significant: 0.400 → 0.300, p 0.01." in told
-    for part in ("Questions not trained on", "+0.100", "+0.050 to +0.150", "0.0100", "0.05"):
+    tab.page.click("#report summary")
+    told = tab.page.text_content("#report")
+    assert "Promoted. The gain is significant." in told
+    parts = ("Questions not trained on", "0.400 → 0.300", "+0.100", "−0.100", "+0.050 to +0.150")
+    for part in (*parts, "p 0.010", "by 5 percentage points with the fitted one"):
         assert part in told
 
 
