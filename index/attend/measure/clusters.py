@@ -71,7 +71,7 @@ def _labels(
     _, assigned = kmeans.index.search(np.ascontiguousarray(places, np.float32), 1)
     groups = [np.flatnonzero(assigned[:, 0] == group) for group in range(count)]
     groups.sort(key=len, reverse=True)
-    named = characteristic([[words[place] for place in group] for group in groups])
+    named = characteristic([[words[int(place)] for place in group] for group in groups])
     # Of neighbours with the same words the larger group has them.
     is_first = [label not in named[:at] for at, label in enumerate(named)]
     return [

@@ -128,7 +128,7 @@ class Layout:
         )
         weights /= weights.sum(axis=1, keepdims=True)
         places = self.landmark_places[nearest].astype(np.float64)
-        return np.einsum("nk,nkc->nc", weights, places)
+        return np.asarray(np.einsum("nk,nkc->nc", weights, places), np.float64)
 
     def is_current(self, state: State) -> bool:
         """Return whether no key came or went since it was fitted."""

@@ -1,12 +1,10 @@
 // Points on a canvas, as many as a map has: zoom, pan, lasso, and which point is where.
 //
 // Points are written into the pixels of an image, since a hundred thousand shapes a frame are too
-// many for a canvas, and WebGL without a graphics card is slower still. d3 has zoom, the nearest
-// point and the lasso's inside.
+// many for a canvas, and WebGL without a graphics card is slower still. d3 has zoom and the
+// nearest point.
 
-import "../vendor/d3.js";
-
-const { polygonContains, quadtree, select, zoom, zoomIdentity } = globalThis.d3;
+import { quadtree, select, zoom, zoomIdentity } from "./d3.js";
 
 const EDGE = 28;
 const NEAR = 14; // pixels around a pointer in which a point is hit
@@ -340,7 +338,7 @@ export class Plot {
     const within = [];
     for (let index = 0; index < this.data.x.length; index++) {
       const [x, y] = this.pixel(index);
-      if (x >= left && x <= right && y >= top && y <= bottom && this.looks.colours[index] && polygonContains(corners, [x, y])) within.push(index);
+      if (x >= left && x <= right && y >= top && y <= bottom && this.looks.colours[index] && isInside(corners, x, y)) within.push(index);
     }
     this.on.lasso(within);
   }
@@ -368,6 +366,16 @@ function extent({ x, y, wasX, wasY }) {
   };
   const [[left, right], [low, high]] = [range(x, wasX), range(y, wasY)];
   return { left, right, low, high };
+}
+
+/** Whether a point lies within a polygon: a line from it crosses the outline an odd number of times. */
+function isInside(corners, x, y) {
+  let isOdd = false;
+  corners.forEach(([right, down], index) => {
+    const [left, up] = corners[(index || corners.length) - 1];
+    if (down > y !== up > y && x < ((left - right) * (y - down)) / (up - down) + right) isOdd = !isOdd;
+  });
+  return isOdd;
 }
 
 function diamond(c, [x, y], theme) {

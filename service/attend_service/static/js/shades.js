@@ -1,15 +1,15 @@
 // The colours of a map: numbers on a scale, names by what the query attends to, the rest by hash.
 
-import "../vendor/d3.js";
+import { hsl, interpolateRgbBasis, rgb } from "./d3.js";
 import { h } from "./dom.js";
 import { count, number } from "./format.js";
 import { KINDS } from "./pictures.js";
 import { plain } from "./values.js";
 
-const { hsl, interpolateCividis, rgb } = globalThis.d3;
-
 const NAMED = KINDS.length - 1; // the last one is grey
 const STEPS = 64; // of a scale
+// Seen alike by colour-blind readers (Nuñez, Anderton and Renslow 2018).
+const cividis = interpolateRgbBasis(["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"]);
 const ENDS = 0.02; // the share of numbers beyond either end of the scale
 
 const slots = new Map(); // name → place among the named colours: a name keeps its colour
@@ -77,7 +77,7 @@ function scaled({ numbers, colour: name }, theme) {
   const [low, high] = [sorted[Math.floor(ENDS * (sorted.length - 1))], sorted[Math.ceil((1 - ENDS) * (sorted.length - 1))]];
   // The end of the scale that is near the ground would not be seen.
   const [from, to] = hsl(theme.panel).l < 0.5 ? [0.3, 1] : [0, 0.9];
-  const steps = Array.from({ length: STEPS }, (_, step) => rgb(interpolateCividis(from + ((to - from) * step) / (STEPS - 1))).formatHex());
+  const steps = Array.from({ length: STEPS }, (_, step) => rgb(cividis(from + ((to - from) * step) / (STEPS - 1))).formatHex());
   const share = (value) => Math.min(1, Math.max(0, (value - low) / (high - low || 1)));
   const strip = h("i", { class: "strip" });
   strip.style.background = `linear-gradient(to right, ${steps.join(",")})`;
