@@ -46,7 +46,7 @@ QUERIES = (
     "shorten a text",
     "most common value",
 )
-"""Twenty, of which ten hits each are looked at."""
+"""Ten for each version, of which five hits each are looked at: 200 pairs for four versions."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "untrained": {},
@@ -112,14 +112,16 @@ def learned(world: World, settings: dict[str, Any]) -> Fitted:
     return world.version(projection, tuning, offsets)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_the_parts_of_200_scores_and_their_pairs_of_words_add_up(world: World, name: str) -> None:
+@pytest.mark.parametrize(("first", "name"), [*enumerate(SETTINGS)])
+def test_the_parts_of_200_scores_and_their_pairs_of_words_add_up(
+    world: World, first: int, name: str
+) -> None:
     plain = Fitted(1, identity(WIDTH), Tuning(), {})
     fitted = plain if name == "untrained" else learned(world, SETTINGS[name])
     scale = fitted.tuning.scale or (SCALE,)
-    options: dict[str, Any] = {"k": 10, "explain": "tokens", "projection": fitted.number}
+    options: dict[str, Any] = {"k": 5, "explain": "tokens", "projection": fitted.number}
     pairs = 0
-    for number, query in enumerate(QUERIES):
+    for number, query in enumerate(QUERIES[first % 2 :: 2]):
         words = number % 2 == 0
         options["lexical"] = None if words else False
         answer = world.collection.search(query, **options)
@@ -142,7 +144,7 @@ def test_the_parts_of_200_scores_and_their_pairs_of_words_add_up(world: World, n
             total = np.sum(found_words["shares"]) + found_words["mean"] + found_words["remainder"]
             assert total == pytest.approx(without, abs=1e-4)
             pairs += 1
-    assert pairs == 200
+    assert pairs * len(SETTINGS) == 200
 
 
 def found(word: dict[str, Any]) -> bool:
