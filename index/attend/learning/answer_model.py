@@ -408,15 +408,29 @@ class Blends:
 
     def likeliest(self) -> tuple[Float64, Float64]:
         """(q,) the largest share of a label in each answer, and whether that label is right."""
+        return self._likeliest()[:2]
+
+    def supports(self) -> Int64:
+        """(q,) the heaviest document that has the likeliest label."""
+        documents, labels = self.attended.documents, self._likeliest()[2]
+        assert self.targets.shares is not None  # only labels have shares
+        pairs = documents.ravel(), np.repeat(labels, documents.shape[1])
+        has = np.asarray(self.targets.shares[pairs]).reshape(documents.shape) > 0
+        first = (has & np.isfinite(self.attended.scores)).argmax(axis=1)
+        return np.asarray(documents[np.arange(len(documents)), first])
+
+    def _likeliest(self) -> tuple[Float64, Float64, Int64]:
         shares, queries = self.targets.shares, self.attended.queries
         assert shares is not None  # only labels have shares
         share, correct = np.empty(len(queries)), np.empty(len(queries))
+        labels = np.empty(len(queries), dtype=np.int64)
         for part, blended in self._blended(shares.astype(np.float64)):
             dense = blended.toarray()  # (b, c)
             best, rows = dense.argmax(axis=1), np.arange(len(dense))
             share[part] = dense[rows, best]
             correct[part] = shares[queries[part]].toarray()[rows, best] > 0
-        return np.minimum(share, 1.0), correct
+            labels[part] = best
+        return np.minimum(share, 1.0), correct, labels
 
     def fit_output(self, ridge: float) -> ValueMap:
         """Return W_V for these blends."""

@@ -35,6 +35,7 @@ from attend.learning.answer_model import (
     joined,
 )
 from attend.learning.data import ATTEND, ServedVersion
+from attend.learning.evidence import changed
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.selection import LEAST_GAIN
 from attend.learning.task import (
@@ -349,7 +350,22 @@ class AnswersTrainer:
             "dimensions": self.request.dimensions,
         }
         fit = partial(self._version, choice, answering, strength)
-        return Trained(verdict, self.figures, before, after, choices, fit)
+        more: dict[str, Json] = {"changed": self._changed(sides)} if labels else {}
+        return Trained(verdict, self.figures, before, after, choices, fit, more)
+
+    def _changed(self, sides: Sequence[Sequence[Blends]]) -> dict[str, Json]:
+        """Return the documents whose likeliest label changed, each label by the heaviest document
+        that has it: `changed`."""
+        memory, documents = self.answers.memory, self.task.collection.store
+        queries = np.concatenate([fold.held_out for fold in self.folds])
+        first, right, shares = (
+            np.stack([np.concatenate([*map(read, side)]) for side in sides])
+            for read in (Blends.supports, Blends.guards, Blends.gains)
+        )
+        asked = documents.documents(memory.rows[queries], texts=False)
+        named = [{"document": asked[row].id} for row in memory.rows[queries].tolist()]
+        figures = changed(documents, named, memory.rows[first], right > 0, np.exp(shares))
+        return {**figures, "measure": "share of the right answer"}
 
     def _version(self, choice: AnswerChoice, answering: FoldAnswers, strength: float) -> NewVersion:
         """Fit a choice to everything, and calibrate it by what is held out."""

@@ -5,10 +5,13 @@ Nothing is computed here, and nothing is said that a report does not have.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from attend.api.learning import (
     ChangedQuestions,
@@ -17,8 +20,9 @@ from attend.api.learning import (
     RankedDocument,
     StoredProjection,
 )
-from attend.store import CollectionStore
-from attend.values.select import display_title
+from attend.core.types import Bool, Float64, Int64, Json
+from attend.store import CollectionStore, StoredDocument
+from attend.values.select import display_title, select
 
 DECIDING = ("mix", "log likelihood", "squared error", "random")
 """The names of comparisons that decide, in reports that do not say which does."""
@@ -134,31 +138,93 @@ def _p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p {p:.2g}"
 
 
+MOST_CHANGED = 50
+"""Units whose best document changed that a report names: the largest gains and losses."""
+
+
+def changed(
+    store: CollectionStore,
+    named: Sequence[Mapping[str, Json]],
+    rows: Int64,
+    right: Bool,
+    values: Float64,
+) -> dict[str, Json]:
+    """Return how often the best document was right, and the held-out units where it changed from a
+    wrong one to a right one or back, by gain.
+
+    Args:
+        named: how the report names each unit.
+        rows: (2, h) the best document of each before and after, 0 for none.
+        right: (2, h) whether it is right.
+        values: (2, h) the measure.
+    """
+    gains = values[1] - values[0]
+    shown = np.flatnonzero((right[0] != right[1]) & (rows > 0).all(axis=0))
+    shown = shown[np.argsort(-gains[shown], kind="stable")]
+    if len(shown) > MOST_CHANGED:
+        shown = np.concatenate([shown[: MOST_CHANGED // 2], shown[-(MOST_CHANGED // 2) :]])
+    documents = store.documents(np.unique(rows[:, shown]), texts=False)
+    items: list[dict[str, Json]] = [
+        {
+            **named[place],
+            "before": float(values[0, place]),
+            "after": float(values[1, place]),
+            "documents": [documents[row].id for row in rows[:, place].tolist()],
+            "right": right[:, place].tolist(),
+        }
+        for place in shown.tolist()
+        if all(row in documents for row in rows[:, place].tolist())
+    ]
+    counts = right.sum(axis=1).tolist()
+    return {"questions": len(named), "right_first": counts, "items": items}
+
+
 def changed_questions(store: CollectionStore, version: StoredProjection) -> ChangedQuestions:
     """Return the held-out questions of a version's training whose best document changed.
 
-    A report names them by their examples; the texts are those of the feedback that is stored.
+    A report names questions by their examples, whose texts are those of the feedback that is
+    stored, and documents that ask by their ids.
     """
     report = version.report
-    changed = report.get("changed") or {"questions": 0, "right_first": [0, 0], "items": []}
-    named = sorted({id for item in changed["items"] for id in item["documents"]})
+    told = report.get("changed") or {"questions": 0, "right_first": [0, 0], "items": []}
+    path = (report.get("chosen") or {}).get("value")
+    named = {id for item in told["items"] for id in (*item["documents"], item.get("document"))}
+    documents = store.find(sorted(id for id in named if id is not None))
     titles = {
         id: display_title(id, document.fields, document.value, document.payload)
-        for id, document in store.find(named).items()
+        for id, document in documents.items()
     }
     items = []
-    for item in changed["items"]:
-        example = next(iter(store.latest_examples(1, item["example"] + 1)), None)
-        is_there = example is not None and example.id == item["example"]
-        if not is_there or example is None or example.query is None:
-            continue
-        if any(id not in titles for id in item["documents"]):
+    for item in told["items"]:
+        name, text = _asked(store, item, titles)
+        if text is None or any(id not in titles for id in item["documents"]):
             continue
         before, after = (
-            [RankedDocument(id, titles[id], float(is_right))]
+            [RankedDocument(id, _answering(item, documents[id], path, titles[id]), float(is_right))]
             for id, is_right in zip(item["documents"], item["right"], strict=True)
         )
         figures = item["before"], item["after"], item["after"] - item["before"]
-        items.append(QueryDifference(str(example.id), example.query, *figures, before, after))
-    measure = next(iter(report.get("before") or ["ndcg@10"]))
-    return ChangedQuestions(changed["questions"], changed["right_first"], measure, items)
+        items.append(QueryDifference(name, text, *figures, before, after))
+    measure = told.get("measure", "ndcg@10")
+    return ChangedQuestions(told["questions"], told["right_first"], measure, items)
+
+
+def _asked(
+    store: CollectionStore, item: Mapping[str, Any], titles: Mapping[str, str]
+) -> tuple[str, str | None]:
+    """Return the name and the text of a held-out unit; None for one that is gone."""
+    if "document" in item:
+        return item["document"], titles.get(item["document"])
+    example = next(iter(store.latest_examples(1, item["example"] + 1)), None)
+    is_there = example is not None and example.id == item["example"]
+    return str(item["example"]), example.query if is_there and example is not None else None
+
+
+def _answering(
+    item: Mapping[str, Any], document: StoredDocument, path: str | None, title: str
+) -> str:
+    """Return what a document says as an answer: its value where values are what is learned."""
+    if "document" not in item:
+        return title
+    value = select(path, document.id, document.value, document.payload, document.fields)
+    return f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}: {title}"

@@ -40,6 +40,7 @@ from attend.learning.data import (
     top_places,
     word_shares,
 )
+from attend.learning.evidence import changed
 from attend.learning.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
 from attend.learning.selection import Split, fold_numbers, sampled
 from attend.measure.statistics import CUT, ndcg
@@ -135,11 +136,6 @@ def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Spars
     return labels
 
 
-MOST_CHANGED = 50
-"""Questions whose best document changed that a report names: those with the largest gains and
-losses."""
-
-
 def changed_answers(
     collection: StoredCollection,
     material: RankingMaterial,
@@ -147,8 +143,7 @@ def changed_answers(
     first: Int64,
     values: Float64,
 ) -> dict[str, Json]:
-    """Return how often the best document was right, and the questions where it changed from a wrong
-    one to a right one or back, by gain.
+    """Return the questions whose best document changed: `changed`.
 
     Questions are named by their first example: a text stays with the feedback, and goes with it.
 
@@ -164,26 +159,9 @@ def changed_answers(
         there = first[side] >= 0
         grades = material.questions.relevant[held_out[there], first[side][there]]
         right[side][there] = np.asarray(grades).ravel() > 0
-    gains = values[1] - values[0]
-    shown = np.flatnonzero((right[0] != right[1]) & (first >= 0).all(axis=0))
-    shown = shown[np.argsort(-gains[shown], kind="stable")]
-    if len(shown) > MOST_CHANGED:
-        shown = np.concatenate([shown[: MOST_CHANGED // 2], shown[-(MOST_CHANGED // 2) :]])
-    rows = material.memory.rows[first[:, shown]]
-    documents = collection.store.documents(np.unique(rows), texts=False)
-    items: list[dict[str, Json]] = [
-        {
-            "example": int(material.examples[held_out[place]]),
-            "before": float(values[0, place]),
-            "after": float(values[1, place]),
-            "documents": [documents[row].id for row in pair],
-            "right": right[:, place].tolist(),
-        }
-        for place, pair in zip(shown.tolist(), rows.T.tolist(), strict=True)
-        if all(row in documents for row in pair)
-    ]
-    counts = right.sum(axis=1).tolist()
-    return {"questions": len(held_out), "right_first": counts, "items": items}
+    rows = np.where(first < 0, 0, material.memory.rows[first])
+    named = [{"example": id} for id in material.examples[held_out].tolist()]
+    return changed(collection.store, named, rows, right, values)
 
 
 # -- folds -----------------------------------------------------------------------------------------

@@ -199,4 +199,16 @@ def test_the_desk_of_the_examples_is_proved(tmp_path: Path) -> None:
     assert told.state == "proved"
     assert told.sentence == f"Version 2 · right in {right} of 100, before {before} · proved"
     assert told.questions == 120
+    changed = changed_questions(desk.store, desk.projections()[-1])
+    assert [round(count / 1.2) for count in changed.right_first] == [int(before), int(right)]
+    gains = [item.gain for item in changed.items]
+    assert gains == sorted(gains, reverse=True)
+    for item in changed.items:
+        asked = desk.document(item.query)
+        assert asked.fields["text"].startswith(item.text.rstrip("…"))
+        sides = (item.documents_before[0], item.documents_after[0])
+        assert [side.grade for side in sides] in ([0.0, 1.0], [1.0, 0.0])
+        for side in sides:  # the label comes first, and is right where it is said to be
+            assert side.text.startswith(f"{desk.document(side.id).value}: ")
+            assert (desk.document(side.id).value == asked.value) == (side.grade == 1)
     data.close()

@@ -167,10 +167,11 @@ function paintReport() {
 async function showQuestions() {
   byId("held-out").hidden = true;
   try {
-    const { questions, right_first: right, items } = await get(of(field("collection").value, "projections", field("after").value, "questions"));
+    const { questions, right_first: right, measure, items } = await get(of(field("collection").value, "projections", field("after").value, "questions"));
     if (!questions) return;
     byId("held-out").hidden = false;
-    const told = `Of ${plural(questions, "question")}, each held out once, the best document is right for ${right[0]} before and ${right[1]} after.`;
+    const what = measure === "ndcg@10" ? ["question", "best document"] : ["document", "answer"];
+    const told = `Of ${plural(questions, what[0])}, each held out once, the ${what[1]} is right for ${right[0]} before and ${right[1]} after.`;
     byId("questions").replaceChildren(h("p", {}, told), drawChanged(items));
     if (!field("q").value.trim()) field("q").value = items.slice(0, SUGGESTED).map((item) => item.text.replace(/\s+/g, " ")).join("\n");
   } catch (error) {
