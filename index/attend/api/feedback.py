@@ -206,12 +206,12 @@ class FeedbackPage(Tabular, base.Reply):
     """The number of judgements: a query, a document, a label."""
     questions: int
     """The number of different queries among them."""
+    relevant: int
+    """The number of queries with a relevant document: a training for ranking learns from these."""
+    needed: int
+    """The number of such queries below which a training for ranking proves nothing."""
     items: Sequence[StoredExample] | None = None
     """Present if `limit` is above 0; `query` is null where it was a vector."""
-    relevant: int = 0
-    """The number of queries with a relevant document: a training for ranking learns from these."""
-    needed: int = 0
-    """The number of such queries below which a training for ranking proves nothing."""
     next: int | None = field(default_factory=lambda: base.ABSENT)
     """The `before` of the next page; null on the last, and absent where `limit` is 0."""
 

@@ -83,8 +83,10 @@ def give_feedback(collection: str, body: labels.FeedbackRequest) -> labels.Feedb
 def show_feedback(collection: str, query: labels.FeedbackListing) -> labels.FeedbackPage:
     """Count the feedback there is to learn from, and list the newest of it."""
     store = collection_of(collection).store
-    page = labels.FeedbackPage(store.example_count(), store.question_count())
-    page.relevant, page.needed = store.relevant_question_count(), FEWEST_QUESTIONS
+    relevant = store.relevant_question_count()
+    page = labels.FeedbackPage(
+        store.example_count(), store.question_count(), relevant, FEWEST_QUESTIONS
+    )
     if query.limit:
         latest = store.latest_examples(query.limit + 1, query.before, query.document)
         page.items = latest[: query.limit]

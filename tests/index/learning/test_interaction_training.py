@@ -347,7 +347,7 @@ def test_too_few_users_prove_nothing(tmp_path):
     add_interactions(collection, interactions_of(met))
     report = train(collection, objective="interactions")
     assert not report["promoted"]
-    assert "20 are the fewest" in report["reason"]
+    assert "20 users with two documents or more are the fewest" in report["reason"]
 
 
 def test_twenty_users_and_twenty_documents_are_enough_to_try(tmp_path):

@@ -53,7 +53,7 @@ def test_pandas_and_polars_read_each_of_them_in_one_line(books):
         "recommended": (books.recommend(history=["whale"]), 2),
         "predicted": (books.recommend(history=[{"id": "whale", "value": 5}], target="ship"), 1),
         "matrix": (books.matrix([{"query": {"id": "whale"}}, {"query": {"id": "emma"}}]), 6),
-        "no feedback": (FeedbackPage(0, 0), 0),
+        "no feedback": (FeedbackPage(0, 0, 0, 20), 0),
         "interactions": (
             InteractionsAnswer([InteractionEntry("ann", "whale", 5, None)], None, 1, 1, None),
             1,

@@ -163,6 +163,16 @@ def test_the_bar_says_how_many_questions_are_missing(teacher: Tab) -> None:
     assert teacher.page.get_attribute("#far", "aria-valuenow") == "2"
 
 
+def test_the_bar_goes_by_the_estimate_of_the_server(teacher: Tab) -> None:
+    teach(teacher, 2)
+    listed = teacher.ask(f"{BOOKS}/projections")
+    listed["projections"][-1]["evidence"] = {"questions": 80, "more": 140}
+    teacher.page.route("**/projections", lambda route: route.fulfill(json=listed))
+    teacher.open("teach")
+    teacher.page.wait_for_selector("#count:has-text('2 questions of about 220 that would prove')")
+    assert teacher.page.get_attribute("#far", "aria-valuemax") == "220"
+
+
 def test_train_is_in_sight_and_the_page_is_short_on_a_telephone(
     new_tab: Callable[..., Tab], teacher: Tab
 ) -> None:

@@ -188,9 +188,11 @@ async function gathered() {
     const open = byId("stored").open;
     const page = await get(`${path("feedback")}?limit=${open ? PAGE : 1}`);
     const missing = page.needed - page.relevant;
-    byId("count").textContent = `${plural(page.relevant, "question")} of about ${ENOUGH} that usually prove a gain`;
-    byId("far").replaceChildren(bar(page.relevant / ENOUGH));
-    byId("far").setAttribute("aria-valuenow", Math.min(ENOUGH, page.relevant));
+    const goal = estimate ?? ENOUGH;
+    byId("count").textContent = `${plural(page.relevant, "question")} of about ${goal} that ${estimate ? "would prove the gain measured last" : "usually prove a gain"}`;
+    byId("far").replaceChildren(bar(page.relevant / goal));
+    byId("far").setAttribute("aria-valuemax", goal);
+    byId("far").setAttribute("aria-valuenow", Math.min(goal, page.relevant));
     byId("missing").textContent = missing > 0 ? `Training begins at ${page.needed}: ${plural(missing, "question")} with a relevant document to go.` : "";
     byId("missing").hidden = missing <= 0;
     byId("train").disabled = missing > 0 || Boolean(running);
@@ -228,10 +230,13 @@ function row(example, title) {
 // -- versions and trainings ------------------------------------------------------------------
 
 let running = null; // the id of the training that runs
+let estimate = null; // questions that would prove the gain of the newest version, where the server can tell
 
 async function versions() {
   await tried("versions", async () => {
     const { active, projections } = await get(path("projections"));
+    const { questions, more } = projections.findLast(({ role }) => role === "search")?.evidence ?? {};
+    estimate = more ? questions + more : null;
     const rows = [...projections].reverse().map((each) => version(each, active));
     byId("versions").replaceChildren(...rows);
     byId("back").disabled = projections.find((each) => each.version === active)?.parent === null;
@@ -319,8 +324,7 @@ function open() {
   explain(field("q"), field("collection").value, "A query people ask");
   byId("job").replaceChildren();
   byId("report").replaceChildren();
-  gathered();
-  versions();
+  versions().then(gathered);
   resume();
   ask().then(offer);
 }
