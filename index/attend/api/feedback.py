@@ -295,7 +295,7 @@ class LoggedSearch(base.Reply):
     """The text of the query; null where it was a vector or documents."""
     hits: Sequence[LoggedHit]
     """Without documents that were deleted since."""
-    told: bool
+    judged: bool
     """Whether somebody said which hits served."""
 
 
@@ -319,6 +319,8 @@ class SearchesPage(Tabular, base.Reply):
     searches: int
     used: int
     """The number of searches of which somebody said which hits served."""
+
+
 class LatestDocument(base.Reply):
     """A document of a user's interactions."""
 

@@ -560,8 +560,7 @@ class Collection(TakesFeedback):
 
         >>> books.close()
         """
-        if self._opened is not None:
-            self._opened.close()
+        self.close_log()
         self.store.close()
 
     def publish(

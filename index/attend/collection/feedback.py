@@ -94,7 +94,11 @@ class TakesFeedback(StoredCollection):
 
     @property
     def log(self) -> SearchLog | None:
-        """The log of searches; None where the collection keeps none and never did."""
+        """The log of searches; None where the collection keeps none and never did.
+
+        >>> books.log is None
+        True
+        """
         if self._opened is None and (self.settings.log or (self.folder / FILE).exists()):
             with self._opening:
                 if self._opened is None:
@@ -109,8 +113,20 @@ class TakesFeedback(StoredCollection):
             self._opened.most = self.settings.log_bytes
         return self._opened
 
+    def close_log(self) -> None:
+        """Write what is not written yet, and close the log of searches.
+
+        >>> books.close_log()
+        """
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
     def logged(self, requests: Sequence[SearchRequest], answers: Sequence[Answered]) -> None:
-        """Log searches, and put their ids into their answers."""
+        """Log searches where the collection does, and put their ids into their answers.
+
+        >>> books.logged([], [])
+        """
         if not self.settings.log or self.read_only or self.log is None:
             return
         for request, result in zip(requests, answers, strict=True):

@@ -1,4 +1,4 @@
-"""Layouts of the keys of a collection in two dimensions, kept beside its published indexes.
+"""Layouts of the keys of a collection in two dimensions, stored beside its published indexes.
 
 A layout is fitted once for a state of the keys: principal components (Pearson 1901), or t-SNE (van
 der Maaten and Hinton 2008) by scikit-learn. t-SNE is fitted to at most `LANDMARKS` documents from
@@ -274,13 +274,13 @@ def _fitted(
     )  # fmt: skip
     if method == "tsne":
         _check_enough(len(rows))  # some may have gone meanwhile
-        chosen = _even(len(rows), LANDMARKS)
-        landmarks = np.ascontiguousarray(reduced[chosen])
-        places = _tsne(landmarks, rows[chosen], reference)
+        landmark_rows = _even(len(rows), LANDMARKS)
+        landmarks = np.ascontiguousarray(reduced[landmark_rows])
+        places = _tsne(landmarks, rows[landmark_rows], reference)
         layout = replace(layout, landmarks=landmarks, landmark_places=places, explained=None)
         on_stage("Placing the other documents", 0.8)
         layout = replace(layout, places=layout.place_components(reduced).astype(np.float32))
-        layout.places[chosen] = places
+        layout.places[landmark_rows] = places
     on_stage("Naming the groups", 0.9)
     return replace(layout, labels=cluster_labels(store, layout.rows, layout.places))
 
@@ -303,15 +303,15 @@ def _reduced(
     store: CollectionStore, version: Version, rows: Int64, center: Float32, axes: Float32
 ) -> tuple[State, Int64, Float32]:
     """Read all keys once; return the rows (n,) and components (n, m) of the documents wanted."""
-    kept, parts = [np.empty(0, np.int64)], [np.empty((0, axes.shape[1]), np.float32)]
+    stored, parts = [np.empty(0, np.int64)], [np.empty((0, axes.shape[1]), np.float32)]
     with store.all_keys() as (state, tables):
         for table in tables:
             places = np.flatnonzero(locate(rows, table.rows).present)
             if len(places):
                 part = table.some(places)
-                kept.append(part.rows)
+                stored.append(part.rows)
                 parts.append(((mean_keys(version, part) - center) @ axes).astype(np.float32))
-    return state, np.concatenate(kept), np.concatenate(parts)
+    return state, np.concatenate(stored), np.concatenate(parts)
 
 
 def components_of(keys: Float64, most: int) -> tuple[Float32, Float32, list[float]]:

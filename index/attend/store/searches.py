@@ -47,7 +47,7 @@ SCHEMA = (
 )
 
 
-class LoggedSearch(NamedTuple):
+class SearchEntry(NamedTuple):
     """A search of the log.
 
     Attributes:
@@ -127,22 +127,22 @@ class SearchLog:
             db.conn.executemany("INSERT INTO uses (search, rank, value) VALUES (?, ?, ?)", values)
         return len(rows), before
 
-    def latest(self, limit: int, before: str | None = None) -> list[LoggedSearch]:
+    def latest(self, limit: int, before: str | None = None) -> list[SearchEntry]:
         """Return searches, the newest first."""
         self.flush()
         last = 2**63 - 1 if before is None else _number(before)
         with self._connections.reading() as db:
-            found = db.execute(
+            rows = db.execute(
                 "SELECT id, version, query, shown FROM searches WHERE id < ? "
                 "ORDER BY id DESC LIMIT ?", [last, limit],
             ).fetchall()  # fmt: skip
             results = []
-            for id, version, query, shown in found:
+            for id, version, query, shown in rows:
                 uses = db.execute("SELECT rank, value FROM uses WHERE search = ?", [id]).fetchall()
                 used = {rank: value for rank, value in uses if rank >= 0} if uses else None
                 moment = (id >> _RANDOM_BITS) / 1000
                 results.append(
-                    LoggedSearch(f"{id:016x}", moment, version, query, _unpacked(shown), used)
+                    SearchEntry(f"{id:016x}", moment, version, query, _unpacked(shown), used)
                 )
         return results
 

@@ -47,7 +47,7 @@ def test_a_search_is_logged_as_it_was_shown(collection: Collection) -> None:
     assert (first.query, latest.query) == (None, "first")
     assert first.projection == answer.projection
     assert abs(first.time - time.time()) < 600
-    assert not first.told
+    assert not first.judged
     info = collection.info()
     assert (info.searches, info.used) == (2, 0)
 
@@ -64,7 +64,7 @@ def test_what_served_counts_once_and_may_be_corrected(collection: Collection) ->
     assert [hit.used for hit in entry.hits] == [None, None, 2.5]
     collection.used(answer.search, [])
     [entry] = collection.searches().items
-    assert entry.told
+    assert entry.judged
     assert [hit.used for hit in entry.hits] == [None, None, None]
     assert collection.info().used == 1
 

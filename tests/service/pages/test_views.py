@@ -255,8 +255,6 @@ def test_one_version_leads_to_teach_and_not_to_empty_panels(tab: Tab) -> None:
     tab.page.wait_for_url("**/teach?collection=of-number")
 
 
-
-
 # -- document ---------------------------------------------------------------------------------
 
 
