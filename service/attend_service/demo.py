@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from tqdm import tqdm
 
 import attend.write.build
 from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
@@ -247,6 +248,8 @@ def _build(folder: Path, as_json: bool) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.nice(NICE)
     threading.Thread(target=end_with_parent, daemon=True).start()
+    # Its own lock is one between processes, which would be left behind where this one is killed.
+    tqdm.set_lock(threading.RLock())
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     reports = Reports(folder)
     try:
