@@ -32,7 +32,7 @@ export function copySearch(collection, body) {
     h("div", { class: "row" }, h("div", { class: "row tabs", role: "group", "aria-label": "Language" }, tabs), h("form", { method: "dialog" }, h("button", { class: "plain" }, "Close"))),
     pre,
     h("div", { class: "row" }, h("button", { type: "button", class: "main", on: { click: copy } }, "Copy"), said),
-    h("p", { class: "quiet" }, "A server that asks for keys takes one in the header “Authorization: Bearer KEY”, or as the option of that name of a client."),
+    h("p", { class: "quiet" }, "A server that asks for keys takes one in the header “Authorization: Bearer KEY”, in Python as attend.open(…, api_key=KEY), in TypeScript as new Attend(…, { apiKey: KEY })."),
   );
   document.body.append(dialog);
   tabs[0].click();
