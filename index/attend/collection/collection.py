@@ -466,8 +466,6 @@ class Collection(TakesFeedback):
 
         >>> [(version.version, version.kind) for version in books.projections()]
         [(1, 'identity')]
-        >>> books.projections()[0].evidence.sentence
-        'Version 1 · as encoded'
         """
         return with_evidence(self.store.projections())
 

@@ -362,8 +362,8 @@ class AnswersTrainer:
             np.stack([np.concatenate([*map(read, side)]) for side in sides])
             for read in (Blends.supports, Blends.guards, Blends.gains)
         )
-        asked = documents.documents(memory.rows[queries], texts=False)
-        named = [{"document": asked[row].id} for row in memory.rows[queries].tolist()]
+        records = documents.documents(memory.rows[queries], texts=False)
+        named = [{"document": records[row].id} for row in memory.rows[queries].tolist()]
         figures = changed(documents, named, memory.rows[first], right > 0, np.exp(shares))
         return {**figures, "measure": "share of the right answer"}
 

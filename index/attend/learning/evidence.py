@@ -186,16 +186,16 @@ def changed_questions(store: CollectionStore, version: StoredProjection) -> Chan
     stored, and documents that ask by their ids.
     """
     report = version.report
-    summary = report.get("changed") or {"questions": 0, "right_first": [0, 0], "items": []}
+    stored = report.get("changed") or {"questions": 0, "right_first": [0, 0], "items": []}
     path = (report.get("chosen") or {}).get("value")
-    named = {id for item in summary["items"] for id in (*item["documents"], item.get("document"))}
+    named = {id for item in stored["items"] for id in (*item["documents"], item.get("document"))}
     documents = store.find(sorted(id for id in named if id is not None))
     titles = {
         id: display_title(id, document.fields, document.value, document.payload)
         for id, document in documents.items()
     }
     items = []
-    for item in summary["items"]:
+    for item in stored["items"]:
         name, text = _asked(store, item, titles)
         if text is None or any(id not in titles for id in item["documents"]):
             continue
@@ -205,8 +205,8 @@ def changed_questions(store: CollectionStore, version: StoredProjection) -> Chan
         )
         figures = item["before"], item["after"], item["after"] - item["before"]
         items.append(QueryDifference(name, text, *figures, before, after))
-    measure = summary.get("measure", "ndcg@10")
-    return ChangedQuestions(summary["questions"], summary["right_first"], measure, items)
+    measure = stored.get("measure", "ndcg@10")
+    return ChangedQuestions(stored["questions"], stored["right_first"], measure, items)
 
 
 def _asked(

@@ -489,8 +489,8 @@ def _further(needed: Sequence[Criterion], unsafe: Sequence[Criterion], look: Loo
     counts += [_gain_missing(criterion) for criterion in needed if not criterion.gained]
     if unsafe:
         counts.append(_unsafe_missing(unsafe))
-    known = [count for count in counts if count is not None]
-    return max(known) or None if len(known) == len(counts) else None
+    estimates = [count for count in counts if count is not None]
+    return max(estimates) or None if len(estimates) == len(counts) else None
 
 
 def _unproved(criterion: Criterion, measure: str, units: str) -> str:

@@ -45,6 +45,7 @@ async function open(given = {}) {
 /** With one version there is nothing to compare: say what makes another one. */
 function alone(projections) {
   const only = projections.length < 2;
+  byId("compared").classList.toggle("late", !only);
   for (const part of [...byId("compared").children, ...form.querySelectorAll(".several")]) part.hidden = only !== (part.id === "alone");
   if (only) {
     const link = h("a", { href: addressOf("/teach", { collection: field("collection").value }) }, "Label documents and train on the labels");
@@ -56,8 +57,11 @@ function alone(projections) {
 /** Show both versions; without a query those that gained most on what was held out. */
 async function changed() {
   remember();
+  const written = lines().length > 0;
+  if (written) ask();
   await Promise.all([showReport(), showQuestions()]);
-  ask();
+  if (!written) ask();
+  byId("compared").classList.remove("late");
 }
 
 const ask = latest(async () => {
@@ -112,7 +116,7 @@ async function ranked(queries, projection) {
 function paint() {
   const place = byId("picture");
   byId("tools").hidden = !found.length;
-  if (!found.length) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query per line."));
+  if (!found.length) return place.replaceChildren(h("p", { class: "quiet" }, lines().length ? "Searching…" : "Write one query per line."));
   const names = ["before", "after"].map((name) => `Version ${field(name).value}`);
   const { query, before, after } = found[chosen];
   place.replaceChildren(slopes(before, after, names, place.clientWidth - PADDING));
