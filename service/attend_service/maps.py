@@ -38,7 +38,7 @@ MOST_SECONDS = 600.0
 WAITING_LIMIT = 16
 NICE = 19
 
-LayoutKey = tuple[str, int]
+MapTarget = tuple[str, int]
 """A collection and a version."""
 
 WAITING = MapPending("Waiting", 0.0)
@@ -55,8 +55,8 @@ class Maps:
     def __init__(self, data: Data, *, watches: bool = False) -> None:
         self._data = data
         self._watches = watches
-        self._pending: dict[LayoutKey, MapPending] = {}
-        self._failed: dict[LayoutKey, int] = {}  # the change at which it failed
+        self._pending: dict[MapTarget, MapPending] = {}
+        self._failed: dict[MapTarget, int] = {}  # the change at which it failed
         self._seen: dict[str, tuple[int, float]] = {}  # the last change of each, and since when
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -74,20 +74,20 @@ class Maps:
         None where all are there, or where one cannot be fitted.
         """
         for number in dict.fromkeys(versions):
-            layout = collection.name, number
+            target = collection.name, number
             change = collection.store.state().change
             if stored_layout(collection, version_of(collection, number), "tsne") is not None:
                 continue
             with self._lock:
-                if self._failed.get(layout) == change:
+                if self._failed.get(target) == change:
                     continue
-                if layout not in self._pending:
+                if target not in self._pending:
                     if len(self._pending) >= WAITING_LIMIT:
                         return None
-                    self._pending[layout] = WAITING
+                    self._pending[target] = WAITING
                     self._begin()
                     self._wake.set()
-                return self._pending[layout]
+                return self._pending[target]
         return None
 
     def stop(self, seconds: float = 10.0) -> None:
@@ -107,51 +107,51 @@ class Maps:
     def _work(self) -> None:
         while not self._stopping.is_set():
             with self._lock:
-                layout = next(iter(self._pending), None)
-            if layout is None:
+                target = next(iter(self._pending), None)
+            if target is None:
                 self._wake.wait(WATCH_SECONDS if self._watches else None)
                 self._wake.clear()
                 if self._watches and not self._stopping.is_set():
                     self._watch()
                 continue
-            self._fit(layout)
+            self._fit(target)
 
-    def _fit(self, layout: LayoutKey) -> None:
-        name, number = layout
+    def _fit(self, target: MapTarget) -> None:
+        name, number = target
         change = -1
         try:
             collection = self._data.collection(name)
             change = collection.store.state().change
             if self._data.read_only or not collection.folder.is_dir():
                 version = version_of(collection, number)  # it cannot be stored: in this process
-                fit_layout(collection, version, "tsne", lambda *stage: self._tell(layout, *stage))
+                fit_layout(collection, version, "tsne", lambda *stage: self._tell(target, *stage))
             else:
-                self._fit_apart(collection, layout)
+                self._fit_apart(collection, target)
             if stored_layout(collection, version_of(collection, number), "tsne") is None:
-                self._failed[layout] = change
+                self._failed[target] = change
         except (AttendError, OSError, sqlite3.Error) as error:
             log.warning("The map of %s, version %d, was not made: %s", name, number, error)
-            self._failed[layout] = change
+            self._failed[target] = change
         finally:
             with self._lock:
-                self._pending.pop(layout, None)
+                self._pending.pop(target, None)
 
-    def _tell(self, layout: LayoutKey, stage: str, done: float) -> None:
+    def _tell(self, target: MapTarget, stage: str, done: float) -> None:
         with self._lock:
-            self._pending[layout] = MapPending(stage, round(done, 2))
+            self._pending[target] = MapPending(stage, round(done, 2))
 
-    def _fit_apart(self, collection: Collection, layout: LayoutKey) -> None:
+    def _fit_apart(self, collection: Collection, target: MapTarget) -> None:
         spawn = multiprocessing.get_context("spawn")
         messages, sender = spawn.Pipe(duplex=False)
         folder = collection.folder.parent.parent.absolute()
-        process = spawn.Process(target=_main, args=(folder, *layout, sender), name="map")
+        process = spawn.Process(target=_main, args=(folder, *target, sender), name="map")
         process.start()
         end = time.monotonic() + MOST_SECONDS
         try:
             sender.close()  # the end of the process is then the end of the messages
             while time.monotonic() < end and not self._stopping.is_set():
                 if messages.poll(0.2):
-                    self._tell(layout, *messages.recv())
+                    self._tell(target, *messages.recv())
         except EOFError:
             process.join(1.0)
         finally:

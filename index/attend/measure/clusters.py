@@ -44,15 +44,15 @@ def cluster_labels(store: CollectionStore, rows: Int64, places: Float32) -> list
     """Return labels for the groups of places (n, 2) of documents `rows` (n,)."""
     if len(rows) < FEW:
         return []
-    sampled = np.unique(np.linspace(0, len(rows) - 1, READ).astype(np.int64))
-    documents = store.documents(rows[sampled])
-    sampled = sampled[[int(rows[place]) in documents for place in sampled]]
-    words = [words_of(documents[int(rows[place])]) for place in sampled]
+    places_read = np.unique(np.linspace(0, len(rows) - 1, READ).astype(np.int64))
+    documents = store.documents(rows[places_read])
+    places_read = places_read[[int(rows[place]) in documents for place in places_read]]
+    words = [words_of(documents[int(rows[place])]) for place in places_read]
     labels: list[ClusterLabel] = []
     for level, most in enumerate(LEVELS):
-        count = min(most, len(sampled) // (FEW // 2))
+        count = min(most, len(places_read) // (FEW // 2))
         if level == 0 or count > LEVELS[0]:
-            labels += _labels(places[sampled], words, max(count, 2), level)
+            labels += _labels(places[places_read], words, max(count, 2), level)
     return labels
 
 
@@ -73,7 +73,7 @@ def _labels(
     groups.sort(key=len, reverse=True)
     named = characteristic([[words[int(place)] for place in group] for group in groups])
     # Of neighbours with the same words the larger group has them.
-    is_first = [label not in named[:place] for place, label in enumerate(named)]
+    is_first = [label not in named[:rank] for rank, label in enumerate(named)]
     return [
         ClusterLabel(
             tuple(np.median(places[group], axis=0).astype(float).round(4).tolist()),
@@ -98,19 +98,13 @@ def characteristic(groups: Sequence[Sequence[set[str]]]) -> list[list[str]]:
     documents = sum(map(len, groups))
     average = total.total() / max(len(groups), 1)
     labels = []
-    for group, within in zip(groups, counts, strict=True):
-        size = max(len(group), 1)
-        outside = max(documents - len(group), 1)
-
-        def is_telling(
-            word: str, within: Counter[str] = within, size: int = size, outside: int = outside
-        ) -> bool:
-            inside, rest = within[word] / size, (total[word] - within[word]) / outside
-            return within[word] >= 2 and rest < COMMON and inside > 2 * rest
-
-        ranked = sorted(
-            (word for word in within if is_telling(word)),
-            key=lambda word: (-within[word] / size * math.log1p(average / total[word]), word),
-        )
-        labels.append(ranked[:WORDS])
+    for group, counter in zip(groups, counts, strict=True):
+        scores = {}
+        for word, count in counter.items():
+            inside = count / len(group)
+            outside = (total[word] - count) / max(documents - len(group), 1)
+            if count >= 2 and outside < COMMON and inside > 2 * outside:
+                scores[word] = inside * math.log1p(average / total[word])
+        ranked = sorted((-score, word) for word, score in scores.items())
+        labels.append([word for _, word in ranked[:WORDS]])
     return labels

@@ -1,4 +1,4 @@
-"""Layouts of the keys of a collection in two dimensions, stored beside its published indexes.
+"""Layouts of the keys of a collection in two dimensions, kept beside its published indexes.
 
 A layout is fitted once for a state of the keys: principal components (Pearson 1901), or t-SNE (van
 der Maaten and Hinton 2008) by scikit-learn. t-SNE is fitted to at most `LANDMARKS` documents from
@@ -81,7 +81,7 @@ KEPT = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class MapLayout:
     """Places of documents, and what places others among them.
 
     Attributes:
@@ -142,7 +142,7 @@ class Layout:
         return documents > AT_ONCE and changes <= DRIFT * self.documents
 
 
-_layouts: MutableMapping[CollectionStore, dict[str, Layout]] = WeakKeyDictionary()
+_layouts: MutableMapping[CollectionStore, dict[str, MapLayout]] = WeakKeyDictionary()
 _fitting: MutableMapping[CollectionStore, threading.Lock] = WeakKeyDictionary()
 
 
@@ -186,7 +186,9 @@ def has_same_queries(version: Version, other: Version) -> bool:
     return np.allclose(*queries, rtol=1e-4, atol=1e-5)
 
 
-def stored_layout(collection: Collection, version: Version, method: LayoutMethod) -> Layout | None:
+def stored_layout(
+    collection: Collection, version: Version, method: LayoutMethod
+) -> MapLayout | None:
     """Return the layout of a version if there is one that can be used; nothing is fitted."""
     name = f"{method}-{version.layout}"
     state, documents = collection.store.state(), collection.store.counts()[0]
@@ -205,7 +207,7 @@ def fit_layout(
     version: Version,
     method: LayoutMethod,
     on_stage: OnStage = lambda stage, done: None,
-) -> Layout:
+) -> MapLayout:
     """Return the layout of a version, fitted and stored unless there is one.
 
     Raises:
@@ -219,13 +221,11 @@ def fit_layout(
             return layout
         reference = None if method == "pca" else _reference(collection, version, on_stage)
         layout = _fitted(collection, version, method, reference, on_stage)
-        name = f"{method}-{version.layout}"
-        _keep(_layouts.setdefault(collection.store, {}), name, layout)
-        _write(collection, name, layout)
+        _write(collection, version, layout)
         return layout
 
 
-def _reference(collection: Collection, version: Version, on_stage: OnStage) -> Layout | None:
+def _reference(collection: Collection, version: Version, on_stage: OnStage) -> MapLayout | None:
     """Return the layout of the first version that searches, in whose frame others are drawn."""
     stored = [item.version for item in collection.store.projections() if item.role == "search"]
     first = version_of(collection, min(stored, default=version.number))
@@ -234,13 +234,11 @@ def _reference(collection: Collection, version: Version, on_stage: OnStage) -> L
     layout = stored_layout(collection, first, "tsne")
     if layout is None:
         layout = _fitted(collection, first, "tsne", None, on_stage)
-        name = f"tsne-{first.layout}"
-        _keep(_layouts.setdefault(collection.store, {}), name, layout)
-        _write(collection, name, layout)
+        _write(collection, first, layout)
     return layout
 
 
-def _keep(layouts: dict[str, Layout], name: str, layout: Layout) -> None:
+def _keep(layouts: dict[str, MapLayout], name: str, layout: MapLayout) -> None:
     layouts.pop(name, None)
     layouts[name] = layout
     for outdated in list(layouts)[:-KEPT]:
@@ -251,9 +249,9 @@ def _fitted(
     collection: Collection,
     version: Version,
     method: LayoutMethod,
-    reference: Layout | None,
+    reference: MapLayout | None,
     on_stage: OnStage,
-) -> Layout:
+) -> MapLayout:
     store = collection.store
     count = max(FITTED_NUMBERS // max(version.width, 1), FEWEST)
     documents = store.counts()[0]
@@ -267,20 +265,20 @@ def _fitted(
     state, rows, reduced = _reduced(store, version, column.rows, center, axes)
     on_stage("Placing landmarks", 0.2)
     none = np.empty((0, axes.shape[1]), np.float32), np.empty((0, 2), np.float32)
-    layout = Layout(
+    layout = MapLayout(
         method, rows, reduced[:, :2], center, axes, *none,
         explained=explained, labels=[], documents=documents,
         last_key=state.last_key, last_removal=state.last_removal,
     )  # fmt: skip
     if method == "tsne":
         _check_enough(len(rows))  # some may have gone meanwhile
-        landmark_rows = _even(len(rows), LANDMARKS)
-        landmarks = np.ascontiguousarray(reduced[landmark_rows])
-        places = _tsne(landmarks, rows[landmark_rows], reference)
+        picks = _even(len(rows), LANDMARKS)
+        landmarks = np.ascontiguousarray(reduced[picks])
+        places = _tsne(landmarks, rows[picks], reference)
         layout = replace(layout, landmarks=landmarks, landmark_places=places, explained=None)
         on_stage("Placing the other documents", 0.8)
         layout = replace(layout, places=layout.place_components(reduced).astype(np.float32))
-        layout.places[landmark_rows] = places
+        layout.places[picks] = places
     on_stage("Naming the groups", 0.9)
     return replace(layout, labels=cluster_labels(store, layout.rows, layout.places))
 
@@ -303,15 +301,15 @@ def _reduced(
     store: CollectionStore, version: Version, rows: Int64, center: Float32, axes: Float32
 ) -> tuple[State, Int64, Float32]:
     """Read all keys once; return the rows (n,) and components (n, m) of the documents wanted."""
-    stored, parts = [np.empty(0, np.int64)], [np.empty((0, axes.shape[1]), np.float32)]
+    row_parts, parts = [np.empty(0, np.int64)], [np.empty((0, axes.shape[1]), np.float32)]
     with store.all_keys() as (state, tables):
         for table in tables:
             places = np.flatnonzero(locate(rows, table.rows).present)
             if len(places):
                 part = table.some(places)
-                stored.append(part.rows)
+                row_parts.append(part.rows)
                 parts.append(((mean_keys(version, part) - center) @ axes).astype(np.float32))
-    return state, np.concatenate(stored), np.concatenate(parts)
+    return state, np.concatenate(row_parts), np.concatenate(parts)
 
 
 def components_of(keys: Float64, most: int) -> tuple[Float32, Float32, list[float]]:
@@ -337,7 +335,7 @@ def components_of(keys: Float64, most: int) -> tuple[Float32, Float32, list[floa
     return center.astype(np.float32), (axes * signs[:, None]).T.astype(np.float32), explained
 
 
-def _tsne(keys: Float32, rows: Int64, reference: Layout | None) -> Float32:
+def _tsne(keys: Float32, rows: Int64, reference: MapLayout | None) -> Float32:
     """Return places (n, 2) of landmarks (n, m), in the frame of a reference."""
     from sklearn.manifold import TSNE
 
@@ -389,8 +387,10 @@ def aligned(places: Float64, part: Float64, target: Float64) -> Float64:
 _ARRAYS = ("rows", "places", "center", "axes", "landmarks", "landmark_places")
 
 
-def _write(collection: Collection, name: str, layout: Layout) -> None:
-    """Store a layout; where that cannot be done it is in memory only."""
+def _write(collection: Collection, version: Version, layout: MapLayout) -> None:
+    """Keep a layout in memory and store it; where that cannot be done it is in memory only."""
+    name = f"{layout.method}-{version.layout}"
+    _keep(_layouts.setdefault(collection.store, {}), name, layout)
     if not collection.folder.is_dir():
         return  # the engine has no files
     uuid = collection.store.settings().get("uuid")
@@ -425,7 +425,7 @@ def _sweep(folder: Path, keep: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def _read(collection: Collection, name: str) -> Layout | None:
+def _read(collection: Collection, name: str) -> MapLayout | None:
     """Read a stored layout; None where there is none, or it is damaged or of another collection."""
     path = collection.folder / FOLDER / f"{name}.npz"
     try:
@@ -444,4 +444,4 @@ def _read(collection: Collection, name: str) -> Layout | None:
         return None
     labels = [ClusterLabel(**label) for label in details["labels"]]
     fields = ("method", "explained", "documents", "last_key", "last_removal")
-    return Layout(**arrays, **{field: details[field] for field in fields}, labels=labels)
+    return MapLayout(**arrays, **{field: details[field] for field in fields}, labels=labels)

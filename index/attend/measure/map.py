@@ -21,8 +21,8 @@ from attend.core.errors import InvalidRequest
 from attend.core.types import Float64, Floats, Int64, Json
 from attend.measure.layouts import (
     AT_ONCE,
-    Layout,
     LayoutMethod,
+    MapLayout,
     fit_layout,
     has_same_keys,
     has_same_queries,
@@ -124,7 +124,7 @@ def chart_columns(collection: Collection, request: MapColumnsRequest) -> MapColu
     documents = store.counts()[0]
     now, was = _versions(collection, request, method)
     moved = was is not None and not has_same_keys(collection, now, was)
-    layouts: list[Layout] = []
+    layouts: list[MapLayout] = []
     for version in (now, *([was] if was is not None and moved else [])):
         layout = stored_layout(collection, version, method)
         if layout is None and (method == "pca" or documents <= AT_ONCE):
@@ -187,7 +187,7 @@ def _shown(collection: Collection, request: MapColumnsRequest) -> Column:
 
 
 def _places(
-    collection: Collection, version: Version, layout: Layout, rows: Int64, *, stored: bool = True
+    collection: Collection, version: Version, layout: MapLayout, rows: Int64, *, stored: bool = True
 ) -> Float64:
     """Return the places (n, 2) of documents: those of a layout, else where their keys are.
 

@@ -16,7 +16,7 @@ from attend.api.search import MapColumnsRequest
 from attend.core.deadline import until
 from attend.core.errors import InvalidRequest, OverTime, UnknownProjection
 from attend.measure import layouts
-from attend.measure.layouts import Layout, fit_layout, stored_layout, version_of
+from attend.measure.layouts import MapLayout, fit_layout, stored_layout, version_of
 from attend.measure.map import chart_columns
 from attend.projection import given
 
@@ -65,7 +65,7 @@ def spread(points: np.ndarray) -> float:
     return float(np.sqrt(points.var(axis=0).sum()))
 
 
-def layout_of(collection: Collection, version: int = 1) -> Layout | None:
+def layout_of(collection: Collection, version: int = 1) -> MapLayout | None:
     return stored_layout(collection, version_of(collection, version), "tsne")
 
 
