@@ -51,6 +51,8 @@ PATTERNS = {
     "attend/collection/data.py _ADDRESS": Worst("tried at one place", ("a", "a://", "a|:|/")),
     "attend/engines/local.py LEFT_BEHIND": Worst("at most 24 characters", ("making-|a|",)),
     "attend/engines/local.py NAME_PATTERN": NAME,
+    "attend_service/pages.py [\\s,;]+": Worst(RUN, (" ", " |,|a")),
+    "attend_service/stories.py [^\\w\\s'-]+|\\n": Worst(RUN, (".", ".|\n|.")),
     "attend_milvus/filters.py [\ud800-\udfff]": Worst(ONE, ("\ud800", "a")),
     "attend_milvus/server.py //[^@/]*@": Worst(
         "a run ends where the next one begins", ("/", "//|a|", "//a", "//|a|/@")
