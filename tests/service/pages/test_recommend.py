@@ -198,3 +198,18 @@ def test_a_title_that_is_searched_is_a_title_too(tab: Tab) -> None:
         assert sorted(tab.in_page(f"() => {SHOWN}")) == ["Tale 0", "Tale 2", "Tale 3"]
     finally:
         tab.server.request("DELETE", "/v1/collections/titled")
+
+
+def test_nothing_jumps_while_the_users_are_listed(users: Tab) -> None:
+    users.page.add_init_script(
+        "window.shift = 0; new PerformanceObserver(list => list.getEntries().forEach("
+        "each => { if (!each.hadRecentInput) window.shift += each.value }))"
+        ".observe({ type: 'layout-shift', buffered: true })"
+    )
+    for width in (360, 768, 1280):
+        users.page.set_viewport_size({"width": width, "height": 900})
+        for more in ("", "&user=ann"):
+            users.open(f"/recommend?collection=books{more}")
+            users.page.wait_for_selector("form:not([aria-busy])")
+            users.page.wait_for_load_state("networkidle")
+            assert users.in_page("() => window.shift") <= 0.1, (more, width)
