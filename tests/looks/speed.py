@@ -125,8 +125,11 @@ def map_measured(browser: Any, base: str) -> Iterator[tuple[str, str]]:
         page.mouse.up()
 
     def zoom() -> None:
-        for step in range(180):
-            page.mouse.wheel(0, -25 if step % 90 < 45 else 25)
+        # The browser itself turns the wheel: a command for each turn would wait for its answer.
+        session = page.context.new_cdp_session(page)
+        for distance in (300, -300, 300, -300):
+            wheel = {"x": middle[0], "y": middle[1], "yDistance": distance, "speed": 300}
+            session.send("Input.synthesizeScrollGesture", wheel | {"gestureSourceType": "mouse"})
 
     for name, gesture in (("pan", pan), ("zoom", zoom)):
         browser.start_tracing(page=page, categories=CATEGORIES)

@@ -120,6 +120,7 @@ BEYOND: dict[str, tuple[str, Any]] = {
     "searches": (f"{SEARCH}/batch", {"searches": [{"query": VECTOR}] * 257}),
     "collections": ("/v1/search", {"query": VECTOR, "collections": ["books"] * 33}),
     "a map": ("/v1/collections/books/map", {"limit": 3001}),
+    "a map in columns": ("/v1/collections/books/map/columns", {"limit": 100_001}),
     "documents": (DOCUMENTS, [{"id": "a", "vector": VECTOR}] * 10_001),
     "text of a document": (DOCUMENTS, [{"id": "a", "text": "x" * 1_000_001}]),
     "text fields": (DOCUMENTS, [{"id": "a", "fields": {str(n): "x" for n in range(65)}}]),
