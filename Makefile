@@ -15,7 +15,7 @@ help:  ## List the targets
 
 install: $(VENV)/installed  ## Install Attend and everything it needs into .venv
 
-demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127.0.0.1:8000 (PORT=… for another)
+demo: $(VENV)/installed  ## Serve three collections on 127.0.0.1:8000 at once, and build them meanwhile (PORT=… for another)
 	@$(BIN)/python -m attend_service.demo --data demo-data --port $(PORT)
 
 test: $(VENV)/installed-tests $(VENV)/installed-docs  ## Check the code, build the documentation and run every test

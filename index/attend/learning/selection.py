@@ -147,7 +147,8 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     the start has to lead the best that goes less far by one standard error, or by the tolerance
     where that is less.
     """
-    choices = list(judged[0].after)
+    # Of few questions a fold may leave out what it cannot fit.
+    choices = [name for name in judged[0].after if all(name in fold.after for fold in judged)]
     every = [np.stack([fold.after[name] for name in choices]) for fold in judged]  # (c, h)
     samples = outcomes_of(judged, every)
     shares = weights(samples, share_seen)

@@ -240,6 +240,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/collections/{collection}/map/columns": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Show up to 100,000 keys in two dimensions, as columns.
+         * @description t-SNE is computed in the background after the keys were published. While it is not there, `method` is pca, and `pending` tells the progress; ask again with `limit` 0 to follow it.
+         */
+        post: operations["map_columns"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/search": {
         parameters: {
             query?: never;
@@ -328,6 +348,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/collections/{collection}/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the users whose interactions are stored, those with most first, page by page.
+         * @description This needs a key that may write, as the list of interactions does.
+         */
+        get: operations["list_users"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/collections/{collection}/feedback": {
         parameters: {
             query?: never;
@@ -348,6 +388,44 @@ export interface paths {
          * @description All of it goes with `{"all": true}`, and never for want of a word.
          */
         delete: operations["delete_feedback"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/collections/{collection}/used": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say which hits of a logged search served; the others that it listed did not.
+         * @description What was said of the same search before is replaced, so that sending twice counts once.
+         */
+        post: operations["use_hits"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/collections/{collection}/searches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the searches of the log, the newest first, with what they listed and what served. */
+        get: operations["show_searches"];
+        put?: never;
+        post?: never;
+        /** Delete the whole log of searches. */
+        delete: operations["delete_searches"];
         options?: never;
         head?: never;
         patch?: never;
@@ -437,6 +515,26 @@ export interface paths {
         };
         /** Show a projection, with the whole report of the training that made it. */
         get: operations["show_projection"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/collections/{collection}/projections/{version}/questions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the held-out questions of a projection's training whose best document changed.
+         * @description They are feedback, whose texts only a key that may add feedback shows.
+         */
+        get: operations["show_changed_questions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -969,6 +1067,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/progress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what another process does to the data, such as the demo while it indexes and trains.
+         * @description Trainings that this server runs are jobs, and are not shown here.
+         */
+        get: operations["show_progress"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/openapi.json": {
         parameters: {
             query?: never;
@@ -1023,32 +1141,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/attention": {
+    "/collection": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** Show the page: Which documents several queries attend to, head by head. */
-        get: operations["attention_page"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/compare": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Show the page: Compare two versions, rank by rank. */
-        get: operations["compare_page"];
+        /** Show the page: Browse a collection: documents, fields and values. */
+        get: operations["collection_page"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1081,8 +1182,42 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show the page: Label documents, train on the labels, promote or roll back. */
+        /** Show the page: Label documents, train on them, promote or roll back. */
         get: operations["teach_page"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/attention": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the page: Which documents several queries attend to, head by head. */
+        get: operations["attention_page"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/compare": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the page: Compare two versions, rank by rank. */
+        get: operations["compare_page"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1151,6 +1286,23 @@ export interface paths {
         };
         /** Show the page: One document: its texts, its value and its payload. */
         get: operations["document_page"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/user": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the page: One user: the history, and recommendations from it. */
+        get: operations["user_page"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1345,8 +1497,8 @@ export interface components {
              */
             highlight?: boolean;
             /**
-             * @description Add logits and weights by head, the word scores, the rank without them, and the passage that
-             *     matched; with "tokens" the share of each pair of tokens in the score besides.
+             * @description Add logits and weights by head, the parts of the score, the rank without words, and the
+             *     passage that matched; with "tokens" the share of each pair of tokens, and of words, besides.
              * @default false
              */
             explain?: boolean | "tokens";
@@ -1480,6 +1632,11 @@ export interface components {
              *     quantised.
              */
             recall?: number;
+            /**
+             * @description The id of this search, by which `used` takes what served; present where searches are
+             *     logged.
+             */
+            search?: string;
         };
         /**
          * AttachRequest
@@ -1577,6 +1734,25 @@ export interface components {
             observed: number | null;
         };
         /**
+         * ChangedQuestions
+         * @description Held-out questions of a training whose best document changed, from a wrong one to a right one
+         *     or back.
+         *
+         *     Their texts are feedback. One whose feedback is deleted is left out.
+         */
+        ChangedQuestions: {
+            /** @description The number of questions that were held out, in a random split. */
+            questions: number;
+            /** @description Of how many the best document was right, before and after. */
+            right_first: number[];
+            measure: string;
+            /**
+             * @description The largest gain first; of many those with the largest gains and losses. `query` is the id
+             *     of an example.
+             */
+            items: components["schemas"]["QueryDifference"][];
+        };
+        /**
          * ClientError
          * @description An error as OpenAI's clients read it.
          */
@@ -1586,6 +1762,21 @@ export interface components {
             /** @description The first field that is wrong. */
             param: string | null;
             code: string;
+        };
+        /**
+         * ClusterLabel
+         * @description Words that documents of one part of a map have and others have not.
+         */
+        ClusterLabel: {
+            place: [
+                number,
+                number
+            ];
+            words: string[];
+            /** @description The number of documents of the part, of those whose words were read. */
+            documents: number;
+            /** @description 0 for parts of the whole map, 1 for smaller ones. */
+            level: number;
         };
         /**
          * CollectionHit
@@ -1627,6 +1818,10 @@ export interface components {
             interactions: number;
             /** @description The number of different users among them. */
             users: number;
+            /** @description The number of searches in the log; null where none is kept. */
+            searches: number | null;
+            /** @description The number of those of which somebody said which hits served. */
+            used: number | null;
             dimension: number;
             encoder: string | null;
             /**
@@ -1716,6 +1911,13 @@ export interface components {
              * @default null
              */
             values?: components["schemas"]["JsonValue"];
+            /**
+             * @description The title, description, licence and source that the collection's page shows. What exists
+             *     keeps its own if this is absent.
+             */
+            about?: {
+                [key: string]: string;
+            };
         };
         /**
          * CollectionSummary
@@ -1853,6 +2055,8 @@ export interface components {
             payload: {
                 [key: string]: unknown;
             };
+            /** @description The display title; present if requested. */
+            title?: string;
         };
         /**
          * DocumentPage
@@ -1943,6 +2147,34 @@ export interface components {
             dimensions?: number;
             /** @description query, or search_query: the texts are queries; documents if absent. */
             input_type?: string;
+        };
+        /**
+         * Evidence
+         * @description What is proved of a version, as a sentence and in its parts.
+         *
+         *     The figures are those of the promotion test, on held-out questions.
+         */
+        Evidence: {
+            /**
+             * @description encoded: nothing was learned; added: its matrices were; proved: the promotion test was
+             *     passed; fitted: it has a fitted confidence, and no gain is proved; unproved: neither.
+             * @enum {string}
+             */
+            state: "encoded" | "added" | "proved" | "fitted" | "unproved";
+            sentence: string;
+            /** @description The same as the head of a report, with what the promotion test decided by. */
+            verdict: string;
+            /** @description The measure of `before` and `after`, which the promotion test decided by. */
+            measure?: string;
+            before?: number;
+            after?: number;
+            /** @description The held-out questions, documents, users or ratings. */
+            questions?: number;
+            /**
+             * @description About how many more would prove the gain that was measured; null where it is proved, where
+             *     nothing was gained, and where that cannot be told.
+             */
+            more?: number;
         };
         /**
          * ExampleItem
@@ -2071,6 +2303,8 @@ export interface components {
             limit?: number;
             /** @description `next` of the previous page. */
             before?: number;
+            /** @description Only that about this document; the counts are of all. */
+            document?: string | number;
         };
         /**
          * FeedbackPage
@@ -2081,6 +2315,10 @@ export interface components {
             examples: number;
             /** @description The number of different queries among them. */
             questions: number;
+            /** @description The number of queries with a relevant document: a training for ranking learns from these. */
+            relevant: number;
+            /** @description The number of such queries below which a training for ranking proves nothing. */
+            needed: number;
             /** @description Present if `limit` is above 0; `query` is null where it was a vector. */
             items?: components["schemas"]["StoredExample"][];
             /** @description The `before` of the next page; null on the last, and absent where `limit` is 0. */
@@ -2197,8 +2435,12 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
-             * @description Logits and weights by head, the shares of words and keys (`memory`: of the latter, what
-             *     feedback added by moving the query) and of a second layer, and the key that matched; present if
+             * @description The key that matched, logits and weights by head, and in `parts` what adds up to the score:
+             *     `meaning` (the encoder alone), `learned` (what the version changes of it), `memory` (feedback),
+             *     `lexical` (BM25), `layer` (the second layer), `rerank`, and with several heads `partition` (the
+             *     score is the log of the weight then). `dense`, `lexical`, `layer` and `memory` beside it are
+             *     parts of the logit, as a mean over heads. With "tokens", `tokens` and `words` have the pairs;
+             *     the `shares` of words, `mean` and `remainder` add up to `meaning` and `learned`. Present if
              *     requested.
              */
             explanation?: {
@@ -2436,6 +2678,15 @@ export interface components {
             metadata_condition?: components["schemas"]["MetadataCondition"];
         };
         /**
+         * LatestDocument
+         * @description A document of a user's interactions.
+         */
+        LatestDocument: {
+            id: string;
+            /** @description Its display title. */
+            title: string;
+        };
+        /**
          * ListQuery
          * @description The part of a list to return, in the order in which its members came.
          */
@@ -2470,10 +2721,112 @@ export interface components {
                 [key: string]: components["schemas"]["JsonValue"];
             };
             /**
+             * @description Add a display title to each document, as a search does to its hits.
+             * @default false
+             */
+            title?: boolean;
+            /**
              * @description bounded: what others wrote in the last seconds may be missing; strong: it is there. A data folder is always strong.
              * @enum {string}
              */
             consistency?: "bounded" | "strong";
+        };
+        /**
+         * LoggedHit
+         * @description A document that a search listed.
+         */
+        LoggedHit: {
+            id: string;
+            /** @description From 1. */
+            rank: number;
+            /** @description How much it served; null where it did not, or nobody said. */
+            used: number | null;
+        };
+        /**
+         * LoggedSearch
+         * @description A search of the log.
+         */
+        LoggedSearch: {
+            search: string;
+            /** @description Seconds since 1970. */
+            time: number;
+            /** @description The version that answered. */
+            projection: number;
+            /** @description The text of the query; null where it was a vector or documents. */
+            query: string | null;
+            /** @description Without documents that were deleted since. */
+            hits: components["schemas"]["LoggedHit"][];
+            /** @description Whether somebody said which hits served. */
+            judged: boolean;
+        };
+        /**
+         * MapColumns
+         * @description The keys in two dimensions as columns, in the order of `ids`.
+         */
+        MapColumns: {
+            ids: string[];
+            x: number[];
+            y: number[];
+            was_x: number[] | null;
+            /** @description The places under the version named by `before`. */
+            was_y: number[] | null;
+            colour: string | null;
+            /** @description The values of the field `colour` if they are numbers. */
+            numbers: (number | null)[] | null;
+            /** @description The values of the field `colour` otherwise, the most frequent first; at most 1,000. */
+            names: string[] | null;
+            /** @description The position of each document's value in `names`; -1 for another value or none. */
+            codes: number[] | null;
+            labels: components["schemas"]["ClusterLabel"][];
+            method: string;
+            /** @description The share of the variance that each axis shows; null with t-SNE. */
+            explained: number[] | null;
+            /** @description The progress of the requested layout while a simpler one is returned. */
+            pending: components["schemas"]["MapPending"] | null;
+            projection: number;
+            before: number | null;
+            /** @description True if the keys of `before` differ from those of `projection`. */
+            moved: boolean;
+            /** @description True if the two versions project queries differently. */
+            queries_moved: boolean;
+            /** @description The number of documents in the collection. */
+            documents: number;
+        };
+        /**
+         * MapColumnsRequest
+         * @description The keys to show as columns: all documents, or those that pass a filter.
+         */
+        MapColumnsRequest: {
+            /** @description The version to show; the active one if absent. */
+            projection?: number;
+            /** @description Also return the places under this version. */
+            before?: number;
+            /**
+             * @description The most documents to return; of more, every second, third, … is returned.
+             * @default 100000
+             */
+            limit?: number;
+            /**
+             * @description Without a stored t-SNE of a large collection the answer has pca, and says so in `method`.
+             * @default tsne
+             * @enum {string}
+             */
+            method?: "pca" | "tsne";
+            /** @description A field of payload or value, or `@value`, to return. */
+            colour?: string;
+            /** @description Return only documents that pass. */
+            filter?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            };
+        };
+        /**
+         * MapPending
+         * @description The progress of a layout that is being computed.
+         */
+        MapPending: {
+            stage: string;
+            /** @description The share that is done, from 0 to 1. */
+            done: number;
         };
         /**
          * MapPoint
@@ -2540,6 +2893,10 @@ export interface components {
              * @default []
              */
             fields?: string[];
+            /** @description The query attends only to documents that pass. */
+            filter?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            };
         };
         /**
          * Mask
@@ -2826,8 +3183,8 @@ export interface components {
              */
             highlight?: boolean;
             /**
-             * @description Add logits and weights by head, the word scores, the rank without them, and the passage that
-             *     matched; with "tokens" the share of each pair of tokens in the score besides.
+             * @description Add logits and weights by head, the parts of the score, the rank without words, and the
+             *     passage that matched; with "tokens" the share of each pair of tokens, and of words, besides.
              * @default false
              */
             explain?: boolean | "tokens";
@@ -3211,6 +3568,11 @@ export interface components {
          */
         ReadRequest: {
             /**
+             * @description Add a display title, as a search does to its hits.
+             * @default false
+             */
+            title?: boolean;
+            /**
              * @description bounded: what others wrote in the last seconds may be missing; strong: it is there. A data folder is always strong.
              * @enum {string}
              */
@@ -3344,6 +3706,15 @@ export interface components {
              *     largest first; the shares sum to one. Present with `explain`.
              */
             because?: {
+                [key: string]: unknown;
+            }[];
+            /**
+             * @description Each negative example (`id`, `text` or `vector`) with its share of what positive and negative
+             *     examples give the document together, the largest first. One minus their sum is what `weight` is
+             *     multiplied by: the score is the log of that product. Present with `explain` where there are
+             *     negative examples.
+             */
+            against?: {
                 [key: string]: unknown;
             }[];
             /** @description A display title; present if requested. */
@@ -3605,8 +3976,8 @@ export interface components {
              */
             highlight?: boolean;
             /**
-             * @description Add logits and weights by head, the word scores, the rank without them, and the passage that
-             *     matched; with "tokens" the share of each pair of tokens in the score besides.
+             * @description Add logits and weights by head, the parts of the score, the rank without words, and the
+             *     passage that matched; with "tokens" the share of each pair of tokens, and of words, besides.
              * @default false
              */
             explain?: boolean | "tokens";
@@ -3617,6 +3988,31 @@ export interface components {
              *     the keys, and the text is for BM25 and highlights. Short for a query of both.
              */
             vector?: number[];
+        };
+        /**
+         * SearchesListing
+         * @description The searches of the log to list.
+         */
+        SearchesListing: {
+            /**
+             * @description The most to list; 0 to count only.
+             * @default 100
+             */
+            limit?: number;
+            /** @description `next` of the previous page. */
+            before?: string;
+        };
+        /**
+         * SearchesPage
+         * @description Searches of the log, the newest first; the counts are of all.
+         */
+        SearchesPage: {
+            items: components["schemas"]["LoggedSearch"][];
+            /** @description The `before` of the next page; null on the last. */
+            next: string | null;
+            searches: number;
+            /** @description The number of searches of which somebody said which hits served. */
+            used: number;
         };
         /**
          * ServedModel
@@ -3655,6 +4051,30 @@ export interface components {
              * @default null
              */
             values?: components["schemas"]["JsonValue"];
+            /**
+             * @description Log searches: the query as text, the version, the hits. Answers then have the id of their
+             *     search, and `used` takes which hits served. What was logged stays where it is switched off.
+             * @default false
+             */
+            log?: boolean;
+            /**
+             * @description The time that a logged search is kept.
+             * @default 90
+             */
+            log_days?: number;
+            /**
+             * @description The size of the log, above which the oldest searches go.
+             * @default 1073741824
+             */
+            log_bytes?: number;
+            /**
+             * @description The title, description, licence and source that the collection's page shows; replaced as a
+             *     whole.
+             * @default null
+             */
+            about?: {
+                [key: string]: string;
+            } | null;
         };
         /**
          * StoreAnswer
@@ -3762,6 +4182,8 @@ export interface components {
             active: boolean;
             /** @enum {string} */
             role: "search" | "recommend" | "predict";
+            /** @description What is proved of it; null where versions are read from the store itself. */
+            evidence?: components["schemas"]["Evidence"];
         };
         /**
          * TextContent
@@ -3881,6 +4303,66 @@ export interface components {
             documents: components["schemas"]["DocumentRequest"][];
         };
         /**
+         * Used
+         * @description The result of saying which hits served.
+         */
+        Used: {
+            used: number;
+            /** @description The number of hits of this search that were said to serve before. */
+            replaced: number;
+        };
+        /**
+         * UsedRequest
+         * @description Which hits of a logged search served.
+         */
+        UsedRequest: {
+            /** @description The field `search` of an answer. */
+            search: string;
+            /** @description Ids of hits that served; an empty list says that none did. */
+            ids: (string | number)[];
+            /**
+             * @description How much each of them served.
+             * @default 1
+             */
+            value?: number;
+        };
+        /**
+         * UserEntry
+         * @description A user whose interactions are stored.
+         */
+        UserEntry: {
+            user: string;
+            interactions: number;
+            /** @description The documents of the latest interactions, three at most. */
+            latest: components["schemas"]["LatestDocument"][];
+        };
+        /**
+         * UserListing
+         * @description The users to list.
+         */
+        UserListing: {
+            /** @description Only users whose name contains this text; the case of ASCII letters is ignored. */
+            contains?: string;
+            /**
+             * @description The most to list; 0 to count only.
+             * @default 20
+             */
+            limit?: number;
+            /** @description `next` of the previous page, with the same text. */
+            cursor?: string;
+        };
+        /**
+         * UsersAnswer
+         * @description A page of users, those with most interactions first.
+         */
+        UsersAnswer: {
+            items: components["schemas"]["UserEntry"][];
+            /** @description The cursor of the next page; null on the last. */
+            next: string | null;
+            /** @description The number of all users whose interactions are stored. */
+            users: number;
+        };
+        /**
          * @description The value that documents give together; its keys are always the same, and null where one does
          *     not apply to the type of the values. In Python it is a plain dictionary.
          */
@@ -3935,6 +4417,20 @@ export interface components {
              *     no-answer score.
              */
             mass: components["schemas"]["AttendedShare"];
+        };
+        /**
+         * Work
+         * @description The work of another process on the data: building collections, training.
+         */
+        Work: {
+            /** @enum {string} */
+            state: "idle" | "running" | "failed";
+            /** @description The collection that it is about; null if it is about all. */
+            collection?: string;
+            /** @description One sentence for people: the progress, or the error. */
+            message: string;
+            /** @description The share of this step that is done, 0 to 1; null if it is not known. */
+            fraction?: number;
         };
         /**
          * Written
@@ -5008,6 +5504,8 @@ export interface operations {
                 cursor?: string;
                 /** @description Conditions on payload and value, such as {"year": {"gte": 1900}}. */
                 filter?: string;
+                /** @description Add a display title to each document, as a search does to its hits. */
+                title?: boolean;
                 /** @description bounded: what others wrote in the last seconds may be missing; strong: it is there. A data folder is always strong. */
                 consistency?: "bounded" | "strong";
             };
@@ -5185,6 +5683,8 @@ export interface operations {
     show_document: {
         parameters: {
             query?: {
+                /** @description Add a display title, as a search does to its hits. */
+                title?: boolean;
                 /** @description bounded: what others wrote in the last seconds may be missing; strong: it is there. A data folder is always strong. */
                 consistency?: "bounded" | "strong";
             };
@@ -5651,6 +6151,52 @@ export interface operations {
             503: components["responses"]["encoder-unavailable"];
         };
     };
+    map_columns: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "colour": "year",
+                 *       "limit": 100
+                 *     }
+                 */
+                "application/json": components["schemas"]["MapColumnsRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MapColumns"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
     search_collections: {
         parameters: {
             query?: never;
@@ -5826,8 +6372,8 @@ export interface operations {
                  */
                 highlight?: boolean;
                 /**
-                 * @description Add logits and weights by head, the word scores, the rank without them, and the passage that
-                 *     matched; with "tokens" the share of each pair of tokens in the score besides.
+                 * @description Add logits and weights by head, the parts of the score, the rank without words, and the
+                 *     passage that matched; with "tokens" the share of each pair of tokens, and of words, besides.
                  */
                 explain?: boolean | "tokens";
                 /** @description The text to search for; without it a browser gets a form. */
@@ -6066,6 +6612,48 @@ export interface operations {
             507: components["responses"]["cannot-write"];
         };
     };
+    list_users: {
+        parameters: {
+            query?: {
+                /** @description Only users whose name contains this text; the case of ASCII letters is ignored. */
+                contains?: string;
+                /** @description The most to list; 0 to count only. */
+                limit?: number;
+                /** @description `next` of the previous page, with the same text. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsersAnswer"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            414: components["responses"]["address-too-long"];
+            422: components["responses"]["invalid-request"];
+            431: components["responses"]["headers-too-large"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
     show_feedback: {
         parameters: {
             query?: {
@@ -6073,6 +6661,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the previous page. */
                 before?: number;
+                /** @description Only that about this document; the counts are of all. */
+                document?: string | number;
             };
             header?: never;
             path: {
@@ -6225,6 +6815,136 @@ export interface operations {
             409: components["responses"]["conflict"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    use_hits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "search": "1a21f92f90028043",
+                 *       "ids": [
+                 *         "moby-dick"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["UsedRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "used": 1,
+                     *       "replaced": 0
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Used"];
+                };
+            };
+            400: components["responses"]["unreadable-request"];
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            413: components["responses"]["too-large"];
+            415: components["responses"]["unsupported-media-type"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    show_searches: {
+        parameters: {
+            query?: {
+                /** @description The most to list; 0 to count only. */
+                limit?: number;
+                /** @description `next` of the previous page. */
+                before?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SearchesPage"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            414: components["responses"]["address-too-long"];
+            422: components["responses"]["invalid-request"];
+            431: components["responses"]["headers-too-large"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
+    delete_searches: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
             422: components["responses"]["invalid-request"];
             500: components["responses"]["internal-error"];
             503: components["responses"]["encoder-unavailable"];
@@ -6440,6 +7160,44 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["StoredProjection"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+        };
+    };
+    show_changed_questions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+                /**
+                 * @description The version of a projection.
+                 * @example 1
+                 */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedQuestions"];
                 };
             };
             401: components["responses"]["unauthorized"];
@@ -8414,6 +9172,35 @@ export interface operations {
             };
         };
     };
+    show_progress: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "state": "idle",
+                     *       "message": ""
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Work"];
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            500: components["responses"]["internal-error"];
+        };
+    };
     openapi_document: {
         parameters: {
             query?: never;
@@ -8483,30 +9270,7 @@ export interface operations {
             500: components["responses"]["internal-error"];
         };
     };
-    attention_page: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/html": string;
-                };
-            };
-            401: components["responses"]["unauthorized"];
-            403: components["responses"]["forbidden"];
-            500: components["responses"]["internal-error"];
-        };
-    };
-    compare_page: {
+    collection_page: {
         parameters: {
             query?: never;
             header?: never;
@@ -8553,6 +9317,52 @@ export interface operations {
         };
     };
     teach_page: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            500: components["responses"]["internal-error"];
+        };
+    };
+    attention_page: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            500: components["responses"]["internal-error"];
+        };
+    };
+    compare_page: {
         parameters: {
             query?: never;
             header?: never;
@@ -8645,6 +9455,29 @@ export interface operations {
         };
     };
     document_page: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            500: components["responses"]["internal-error"];
+        };
+    };
+    user_page: {
         parameters: {
             query?: never;
             header?: never;

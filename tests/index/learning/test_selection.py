@@ -75,6 +75,12 @@ def test_the_best_against_a_plain_loop(seed, share):
     assert best(judged, share) == nearest
 
 
+def test_only_what_every_fold_could_fit_is_chosen():
+    first = fold("random", [0, 1], [0.5, 0.5], PLAIN=[0.5, 0.5], WORDS=[0.9, 0.9], ALL=[1, 1])
+    second = fold("random", [2, 3], [0.5, 0.5], PLAIN=[0.5, 0.5], WORDS=[0.9, 0.9])
+    assert best([first, second], 0.5) == WORDS
+
+
 def test_each_part_must_be_worth_what_it_costs():
     def held(gain: float) -> list[Judged]:
         return [fold("random", [0, 1], [0.5, 0.5], PLAIN=[0.5, 0.5], WORDS=[0.5, 0.5 + gain])]
