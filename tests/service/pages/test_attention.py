@@ -33,5 +33,5 @@ def test_the_filter_and_the_version_of_a_search_go_along_until_they_are_cleared(
     assert "filter=" in search
     assert "projection=1" in search
     tab.page.click("text=Show all")
-    tab.page.wait_for_function(f"{names}.some(name => name.startsWith('Sea'))")
+    tab.page.wait_for_function(f"() => {names}.some(name => name.startsWith('Sea'))")
     assert "filter" not in tab.page.url

@@ -57,6 +57,7 @@ def test_a_filter_narrows_the_list_and_is_in_the_address(tab: Tab) -> None:
 
 def test_fields_have_kinds_and_frequent_values(tab: Tab) -> None:
     tab.open("collection")
+    tab.page.wait_for_selector("#fields tr")
     rows = {
         each.inner_text().split()[0]: each.inner_text()
         for each in tab.page.query_selector_all("#fields tr")

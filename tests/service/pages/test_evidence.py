@@ -13,7 +13,7 @@ import pytest
 
 from attend import Data
 from tests.service.pages import proof
-from tests.service.pages.conftest import CHROMIUM, VIEWS, Tab
+from tests.service.pages.conftest import BROWSER, VIEWS, Tab
 from tests.service.test_server import Server, command, running, wait_until_ready
 
 PAGES = [name for name in VIEWS if name != "docs"]
@@ -24,8 +24,8 @@ DOT = "#report svg circle"
 def learned(
     tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path
 ) -> Iterator[Server]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed here")
+    if BROWSER is None:
+        pytest.skip("The browser is not installed here")
     folder = tmp_path_factory.mktemp("proof")
     proof.build(folder, str(tiny_encoder_folder))
     with running(folder, "--allow-encoder", str(tiny_encoder_folder)) as server:
@@ -65,6 +65,8 @@ def test_every_header_says_which_version_answers_and_what_was_proved(
 ) -> None:
     tab = new_page()
     for name in PAGES:
+        if "{c}" not in VIEWS[name] and "collection=" in VIEWS[name]:
+            continue  # it is about a collection that is not here
         for collection in ("proved", "unproved", "untaught"):
             path = VIEWS[name].format(c=collection).replace("sea-3", "cat harbour")
             if "collection=" not in path:

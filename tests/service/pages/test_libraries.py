@@ -77,7 +77,7 @@ def test_search(reader: Tab, collection: str) -> None:
 def test_values_and_filters_of_the_demo(reader: Tab) -> None:
     query = QUERIES["default"][0]
     reader.open(f"/search?collection=default&q={quote(query)}&mode=soft&value=module")
-    reader.page.wait_for_selector("#results .answer .shares .bar")
+    reader.page.wait_for_selector("#results .answer .big .share")
     reader.page.click("#filters button:has-text('class')")
     hits = found(reader, "default", query, filter={"kind": {"in": ["class"]}})
     wait_for_titles(reader, hits)
@@ -145,8 +145,8 @@ def test_scifact_is_trained_promoted_and_rolled_back(reader: Tab) -> None:
     reader.page.wait_for_selector("#job [data-state=done]", timeout=300_000)
     job = reader.ask("/v1/jobs")["jobs"][0]["id"]
     report = reader.ask(f"/v1/jobs/{job}")["result"]
-    reader.page.wait_for_selector("#report table")
-    assert report["reason"].split(" (")[0] in reader.text("#report")
+    reader.page.wait_for_selector("#report table", state="attached")
+    assert report["reason"].split(" (")[0] in str(reader.page.text_content("#report"))
     version = max(each["version"] for each in reader.ask(f"{path}/projections")["projections"])
     mine = f"#versions li:has(strong:text-is('Version {version}'))"
     if reader.page.query_selector(f"{mine} button"):

@@ -440,12 +440,12 @@ def test_a_search_is_copied_as_code_that_runs(tab: Tab) -> None:
 
 def test_a_fold_and_the_focus_survive_sliders(tab: Tab) -> None:
     tab.open("search")
-    tab.page.click("#results li:first-child .pairs summary")
-    tab.page.wait_for_selector("#results .pairs[open]")
+    tab.page.click("#results li:first-child .why")
+    tab.page.wait_for_selector("#results .why[aria-expanded=true]")
     tab.page.focus("#results li:nth-child(2) h3 a")
     slide(tab, "#heat", 0.3)
     slide(tab, "#k", 20)
-    assert tab.page.query_selector("#results .pairs[open]") is not None
+    assert tab.page.query_selector("#results .why[aria-expanded=true]") is not None
     assert tab.in_page("() => document.activeElement.matches('#results h3 a')")
 
 

@@ -16,7 +16,7 @@ from attend.core.types import Json
 from attend.projection import given, identity
 from attend_service.pages import FOREIGN, StartQuestion, store_questions
 from tests.service.pages import world
-from tests.service.pages.conftest import CHROMIUM, Tab
+from tests.service.pages.conftest import BROWSER, Tab
 from tests.service.test_server import Server, running, wait_until_ready
 
 SHIFT = """() => new Promise((resolve) => {
@@ -102,8 +102,8 @@ def shop(made: Collection) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) -> Iterator[Server]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed here")
+    if BROWSER is None:
+        pytest.skip("The browser is not installed here")
     folder = tmp_path_factory.mktemp("stories")
     stories(folder, str(tiny_encoder_folder))
     with running(folder, "--allow-encoder", str(tiny_encoder_folder)) as server:

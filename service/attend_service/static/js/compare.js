@@ -58,10 +58,10 @@ function alone(projections) {
 async function changed() {
   remember();
   const written = lines().length > 0;
-  if (written) ask();
-  await Promise.all([showReport(), showQuestions()]);
-  if (!written) ask();
+  await Promise.all([written ? ask() : null, showReport(), showQuestions()]);
+  if (!written) await ask();
   byId("compared").classList.remove("late");
+  byId("own").hidden = false; // what stands above it has its height by now
 }
 
 const ask = latest(async () => {
