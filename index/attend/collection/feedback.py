@@ -138,7 +138,7 @@ class TakesFeedback(StoredCollection):
     def used(self, search: str, ids: Sequence[str], *, value: float = 1.0) -> Used:
         """Say which hits of a search served; the others that it showed did not.
 
-        What was said of the same search before is replaced, so that sending twice counts once.
+        An earlier report about the same search is replaced, so that sending twice counts once.
 
         Args:
             search: the field `search` of an answer.

@@ -102,7 +102,7 @@ class SearchLog:
     def use(self, search: str, rows: Mapping[int, float]) -> tuple[int, int]:
         """Store which documents of a search served, with a value each; none means that none did.
 
-        What was said of the search before is replaced, so that sending twice counts once.
+        An earlier report about the search is replaced, so that sending twice counts once.
 
         Returns: how many were stored, and how many had been before.
 

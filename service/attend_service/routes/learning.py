@@ -104,7 +104,7 @@ def show_feedback(collection: str, query: labels.FeedbackListing) -> labels.Feed
 def use_hits(collection: str, body: labels.UsedRequest) -> labels.Used:
     """Say which hits of a logged search served; the others that it listed did not.
 
-    What was said of the same search before is replaced, so that sending twice counts once.
+    An earlier report about the same search is replaced, so that sending twice counts once.
     """
     return collection_of(collection).used(body.search, body.ids, value=body.value)
 

@@ -404,7 +404,7 @@ export interface paths {
         put?: never;
         /**
          * Say which hits of a logged search served; the others that it listed did not.
-         * @description What was said of the same search before is replaced, so that sending twice counts once.
+         * @description An earlier report about the same search is replaced, so that sending twice counts once.
          */
         post: operations["use_hits"];
         delete?: never;
