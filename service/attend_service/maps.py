@@ -161,14 +161,9 @@ class Maps:
             messages.close()
 
     def _watch(self) -> None:
-        """Want the layouts of the active versions of collections that have come to rest."""
-        try:
-            names = self._data.names()
-        except (AttendError, OSError, sqlite3.Error):
-            return
-        for name in names:
+        """Want the layouts of the active versions of open collections that have come to rest."""
+        for name, collection in self._data.opened().items():
             try:
-                collection = self._data.collection(name)
                 state = collection.store.state()
                 change, since = self._seen.get(name, (-1, 0.0))
                 if change != state.change:

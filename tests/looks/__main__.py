@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from tests.looks.animation import animation
 from tests.looks.library import prepare
 from tests.looks.selection import selection
 from tests.looks.speed import make_large, map_measured, measured
@@ -45,6 +46,8 @@ def main(data: Path, out: Path, only: str, select: Path | None, speed: bool) -> 
         for path in pictures(browser, base, out, only):
             click.echo(path)
         page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
+        if not only:
+            click.echo(animation(browser, base, out / "learning.webp"))
         if select is not None:
             for path in selection(page, out, select):
                 click.echo(path)

@@ -453,14 +453,21 @@ class Data:
         """
         return {} if self._record is None else encoders.precisions(self._record)
 
+    def opened(self) -> dict[str, Collection]:
+        """Return the collections that are open, by name.
+
+        >>> list(library.opened())
+        ['books']
+        """
+        return {name: collection for name, (_, collection) in sorted(self._open.items())}
+
     def rebuilt(self) -> list[str]:
         """Return the open collections whose index was damaged, and was built again.
 
         >>> library.rebuilt()
         []
         """
-        opened = sorted(self._open.items())
-        return [name for name, (_, collection) in opened if collection.views.damage is not None]
+        return [name for name, one in self.opened().items() if one.views.damage is not None]
 
     def close(self) -> None:
         """Close all collections.
