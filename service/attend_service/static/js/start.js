@@ -167,7 +167,7 @@ async function playRecommended({ collection, user }, show, link, again) {
   const { hits } = await post(of(collection, "recommend"), body);
   const reasons = hits.map((hit) => (hit.because ?? []).filter(({ id }) => id !== undefined).slice(0, BECAUSE));
   const names = await titlesOf(collection, reasons.flat().map(({ id }) => id));
-  const because = (list) => list.map(({ id, weight }) => `${short(names.get(id) ?? id, 40)} ${percent(weight)}`).join(", ");
+  const because = (list) => list.map(({ id, weight }) => `${short(names.get(id) ?? id, 40)} (${percent(weight)})`).join(", ");
   const items = hits.map((hit, at) => html`<li key=${hit.id} data-id=${hit.id}>
     <a dir="auto" href=${addressOf("/document", { collection, id: hit.id })}>${short(hit.title, 90)}</a>
     ${reasons[at].length ? html`<span class="quiet" dir="auto">because of ${because(reasons[at])}</span>` : null}
