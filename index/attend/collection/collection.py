@@ -165,7 +165,8 @@ class Collection(TakesFeedback):
                 answer = replace(answers[place].answer, timings=timings)
                 answers[place] = answers[place]._replace(answer=answer)
         results = [answers[place] for place in range(len(requests))]
-        self.logged(requests, results)
+        if self.settings.log:
+            self.logged(requests, results)
         return results
 
     @until_stable

@@ -123,11 +123,11 @@ class TakesFeedback(StoredCollection):
             self._opened = None
 
     def logged(self, requests: Sequence[SearchRequest], answers: Sequence[Answered]) -> None:
-        """Log searches where the collection does, and put their ids into their answers.
+        """Log searches, and put their ids into their answers.
 
         >>> books.logged([], [])
         """
-        if not self.settings.log or self.read_only or self.log is None:
+        if self.read_only or self.log is None:
             return
         for request, result in zip(requests, answers, strict=True):
             rows = result.rows.tolist()
