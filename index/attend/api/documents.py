@@ -141,6 +141,10 @@ About = dict[
 documents."""
 
 
+LogDays = Annotated[FiniteFloat, Field(gt=0, le=36_500)]
+LogBytes = Annotated[int, Field(ge=2**20, le=2**40)]
+
+
 class CollectionSettings(base.Request):
     """The settings of a collection; most are fixed once it holds documents."""
 
@@ -169,6 +173,11 @@ class CollectionSettings(base.Request):
     about: About | None = None
     """The title, description, licence and source that the collection's page shows. What exists
     keeps its own if this is absent."""
+    log: bool = Field(False, strict=True)
+    """Log searches (see `SettingsChange`). What exists keeps its own if this is absent, or one of
+    the next two."""
+    log_days: LogDays = 90.0
+    log_bytes: LogBytes = 2**30
 
     def check(self) -> None:
         if self.encoder is not None and self.dimension is not None:
@@ -196,9 +205,9 @@ class SettingsChange(base.Request):
     log: bool = Field(False, strict=True)
     """Log searches: the query as text, the version, the hits. Answers then have the id of their
     search, and `used` takes which hits served. What was logged stays where it is switched off."""
-    log_days: Annotated[FiniteFloat, Field(gt=0, le=36_500)] = 90.0
+    log_days: LogDays = 90.0
     """The time that a logged search is kept."""
-    log_bytes: int = Field(2**30, ge=2**20, le=2**40)
+    log_bytes: LogBytes = 2**30
     """The size of the log, above which the oldest searches go."""
     about: About | None = None
     """The title, description, licence and source that the collection's page shows; replaced as a

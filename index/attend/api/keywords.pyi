@@ -73,6 +73,9 @@ class CollectionKeywords(TypedDict, total=False):
     exact_below: int | None
     values: Any
     about: Mapping[str, Any] | None
+    log: bool
+    log_days: float
+    log_bytes: int
 
 class TrainKeywords(TypedDict, total=False):
     objective: Literal["ranking", "answers", "interactions", "ratings"]

@@ -31,7 +31,7 @@ from attend.core.errors import (
     UnknownCollection,
     Unsupported,
 )
-from attend.core.settings import Settings
+from attend.core.settings import LATER, Settings
 from attend.core.types import Json
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines.engine import Capabilities, Engine, name_taken
@@ -283,13 +283,17 @@ class Data:
             )
         self.check_writable()
         full = self._settings(parse(CollectionSettings, settings))  # may load an encoder
+        if full.log:
+            self._engine.capabilities.check("log", field="log")
         with self._opening_of(name):
             if self._engine.identity(name) is None:
                 self._engine.make(name, full)
             collection = self.collection(name)
         collection.views.refresh()
         has = collection.settings
-        full = replace(full, value_name=has.value_name)  # no setting of a caller's
+        unnamed = {field: getattr(has, field) for field in LATER if field.startswith("log")}
+        unnamed = {field: value for field, value in unnamed.items() if field not in settings}
+        full = replace(full, value_name=has.value_name, **unnamed)  # no setting of a caller's
         if full.normalize is None:  # left to the first write, which may have been
             full = replace(full, normalize=has.normalize)
         if full.about is None:
