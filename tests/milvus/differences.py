@@ -40,6 +40,7 @@ PROBES: dict[str, Probe] = {
     "memory": lambda data, c, path: c.search(QUERY, memory=0.5),
     "train": lambda data, c, path: train(c),
     "snapshots": lambda data, c, path: save_backup(data, path),
+    "log": lambda data, c, path: c.configure(log=True),
     "reindex": lambda data, c, path: reindex(data, c.name, "another"),
 }
 """By capability: what takes it. What it raises else (too few examples to train) is no refusal."""

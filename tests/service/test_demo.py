@@ -385,6 +385,9 @@ def test_errors_in_the_background_are_shown(folder: Path) -> None:
         assert server.request("GET", "/v1/collections")[0] == 200
         second = warm.run("-m", "attend_service.demo", "--data", folder, "--no-serve")
         assert (second.returncode, "Another process builds" in second.stderr) == (1, True)
+    data = Data(folder)
+    data.drop("shop")
+    data.close()
     with served(folder) as server:
         (builder,) = until(lambda: set(workers_of(server.process)) & set(sessions()))
         os.kill(builder, signal.SIGKILL)

@@ -30,8 +30,10 @@ from tests.service.test_jobs import reached
 OPERATIONS = all_operations()
 NEEDS_TEXT = (
     "plain_search", "search_vector_store", "attach_file", "attach_files", "retrieve_knowledge",
+    "map_columns", "use_hits",
 )  # fmt: skip
-"""What takes texts, while the example's collection takes vectors alone."""
+"""What takes texts, eight documents or a logged search, and the example's collection has a few
+vectors alone."""
 
 LAST = ("delete_documents", "delete_document", "drop_collection")
 

@@ -91,7 +91,7 @@ def _untrained(version: StoredProjection) -> tuple[Literal["encoded", "added"], 
 
 def _deciding(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the comparison that the promotion test decided by; None where there was none."""
-    views = report.get("views") or {}
+    views = {name: view for name, view in (report.get("views") or {}).items() if view}
     named = [view for view in views.values() if view.get("decides")]
     return next(iter([*named, *(views[name] for name in DECIDING if name in views)]), None)
 
@@ -102,7 +102,8 @@ def _gain(report: Mapping[str, Any]) -> Gain | None:
     if view is None:
         return None
     objective = _objective(report)
-    before, after, label, p = view["before"], view["after"], view["label"], view["p"]
+    before, after, p = view["before"], view["after"], view["p"]
+    label = view.get("label", "score")
     guard = views.get("accuracy")
     if label == "log likelihood" and guard is not None:
         tested = f"log likelihood {_signed(before)} → {_signed(after)}, {_p(p)}"

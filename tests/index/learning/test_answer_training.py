@@ -245,7 +245,7 @@ def test_the_active_version_is_judged_by_its_own_heads_and_scale(tmp_path):
         (["red"] * 40, "same"),
         ([7.5] * 40, "same"),
         ([f"a text of its own, number {at}" for at in range(40)], "'text'"),
-        (["red", "blue"] * 5 + [None] * 30, "10 documents have a value"),
+        (["red", "blue"] * 5 + [None] * 30, "this collection has 10"),
     ],
 )
 def test_what_cannot_be_learned_is_said_and_nothing_changes(tmp_path, values, sentence):

@@ -211,7 +211,7 @@ def test_too_few_users_are_told(tmp_path: Path, users: int) -> None:
         _with(collection, taste=1.0, users=users)
     report = train(collection, objective="ratings")
     assert not report["promoted"]
-    assert f"{users} users" in str(report["reason"])
+    assert f"this collection has {users}" in str(report["reason"])
 
 
 def test_ratings_of_which_too_few_can_be_held_out_are_told(tmp_path: Path) -> None:

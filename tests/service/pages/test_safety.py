@@ -16,7 +16,7 @@ from tests.service.pages.conftest import READY, VIEWS, Tab
 from tests.service.pages.world import IMAGE, LONG, RIGHT_TO_LEFT, SCRIPT
 from tests.service.test_server import running, wait_until_ready
 
-MAX_BYTES = 300_000
+MAX_BYTES = 330_000
 NO_VALUE = re.compile(r"\b(null|undefined|NaN)\b|\[object ")
 
 

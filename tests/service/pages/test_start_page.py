@@ -167,7 +167,7 @@ def test_what_was_learned_plays_before_and_after(visit: Callable[..., Tab]) -> N
     assert shares == pytest.approx([before[first], after[first]], abs=0.006)
     tab.page.click("#stage button:text-is('Before')")
     assert tab.in_page(order) == sorted(before, key=lambda each: -before[each])
-    assert "120 held-out questions: 0.770 → 0.830" in tab.text("#stage .proof")
+    assert "Proved better: score 0.770 → 0.830" in tab.text("#stage .proof")
     tab.page.click("#stage .proof a")
     tab.page.wait_for_url("**/compare?collection=desk&q=a+garden+with+a+ship&before=1&after=2")
 

@@ -191,6 +191,7 @@ def test_vectors_have_parts_and_no_words(tab: Tab) -> None:
 
 def test_texts_that_are_markup_stay_texts(tab: Tab) -> None:
     tab.open("/search?collection=hostile&q=script+alert+image")
+    tab.page.wait_for_selector("#results .why")
     for at in range(len(tab.page.query_selector_all("#results .why"))):
         tab.page.click(f"#results .why >> nth={at}")
     tab.page.wait_for_selector(".texts")
