@@ -39,16 +39,16 @@ GOALS = {
 """Lines of code of each room that it is to have at most."""
 
 TODAY: dict[str, int] = {
-    "attend/api": 1797,
+    "attend/api": 1802,
     "attend/cli": 1643,
-    "attend/collection": 1114,
+    "attend/collection": 1118,
     "attend/connect": 1910,
     "attend/core": 954,
     "attend/encoder": 1178,
     "attend/engines": 787,
     "attend/exchange": 823,
     "attend/keys": 1123,
-    "attend/learning": 4787,
+    "attend/learning": 4788,
     "attend/measure": 1390,
     "attend/recommend": 1047,
     "attend/search": 2836,

@@ -63,7 +63,7 @@ def evidence_of(version: StoredProjection) -> Evidence:
         return Evidence("proved", sentence, verdict, **figures)
     units = UNITS.get(_objective(report), "questions")
     subject = "ranking" if units == "questions" else "answers"
-    more = report.get("more")
+    more = report.get("more") if isinstance(report.get("more"), int) else None
     further = "" if more is None else f": about {more:,} more {units}"
     none = f"no proof of a gain: {tested}".rstrip(" :")
     end = "." if more is None else f". About {more:,} more {units} would prove such a gain."
@@ -89,16 +89,27 @@ def _untrained(version: StoredProjection) -> tuple[Literal["encoded", "added"], 
     return "added", "added, not measured"
 
 
+def _comparisons(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the comparisons of a report by name; one from a restored copy may hold anything."""
+    views = report.get("views")
+    return {
+        name: view
+        for name, view in (views.items() if isinstance(views, Mapping) else ())
+        if isinstance(view, Mapping)
+        and all(isinstance(view.get(field), int | float) for field in ("before", "after", "p"))
+    }
+
+
 def _deciding(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the comparison that the promotion test decided by; None where there was none."""
-    views = {name: view for name, view in (report.get("views") or {}).items() if view}
+    views = _comparisons(report)
     named = [view for view in views.values() if view.get("decides")]
     return next(iter([*named, *(views[name] for name in DECIDING if name in views)]), None)
 
 
 def _gain(report: Mapping[str, Any]) -> Gain | None:
     """Return what the promotion test decided by, in words."""
-    view, views = _deciding(report), report.get("views") or {}
+    view, views = _deciding(report), _comparisons(report)
     if view is None:
         return None
     objective = _objective(report)
@@ -127,7 +138,8 @@ def _gain(report: Mapping[str, Any]) -> Gain | None:
 
 
 def _objective(report: Mapping[str, Any]) -> str:
-    return str((report.get("chosen") or {}).get("objective"))
+    chosen = report.get("chosen")
+    return str(chosen.get("objective") if isinstance(chosen, Mapping) else None)
 
 
 def _signed(number: float) -> str:
