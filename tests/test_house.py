@@ -48,7 +48,7 @@ TODAY: dict[str, int] = {
     "attend/engines": 787,
     "attend/exchange": 823,
     "attend/keys": 1123,
-    "attend/learning": 4788,
+    "attend/learning": 4797,
     "attend/measure": 1390,
     "attend/recommend": 1047,
     "attend/search": 2836,
