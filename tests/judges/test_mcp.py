@@ -123,7 +123,8 @@ def test_a_server_only_reads_unless_it_may_write(
     hints = {tool.name: tool.annotations for tool in listed}
     assert {name for name, hint in hints.items() if not hint.read_only_hint} == WRITING
     assert {name for name, hint in hints.items() if hint.destructive_hint} == WRITING - {
-        "give_feedback"
+        "give_feedback",
+        "used",
     }
     assert all(hints[name].idempotent_hint for name in WRITING)
     for tool in listed:

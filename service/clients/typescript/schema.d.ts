@@ -1918,6 +1918,16 @@ export interface components {
             about?: {
                 [key: string]: string;
             };
+            /**
+             * @description Log searches (see `SettingsChange`). What exists keeps its own if this is absent, or one of
+             *     the next two.
+             * @default false
+             */
+            log?: boolean;
+            /** @default 90 */
+            log_days?: number;
+            /** @default 1073741824 */
+            log_bytes?: number;
         };
         /**
          * CollectionSummary
