@@ -35,7 +35,7 @@ SHOWN = """text => new Promise(done => {
     seen.disconnect();
     requestAnimationFrame(() => done(performance.now() - began));
   });
-  seen.observe(place, { childList: true });
+  seen.observe(place, { childList: true, subtree: true, characterData: true, attributes: true });
   q.value = text;
   q.dispatchEvent(new Event("input", { bubbles: true }));
 })"""
