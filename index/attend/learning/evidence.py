@@ -138,8 +138,8 @@ def _gain(report: Mapping[str, Any]) -> Gain | None:
 
 
 def _objective(report: Mapping[str, Any]) -> str:
-    chosen = report.get("chosen")
-    return str(chosen.get("objective") if isinstance(chosen, Mapping) else None)
+    choice = report.get("chosen")
+    return str(choice.get("objective") if isinstance(choice, Mapping) else None)
 
 
 def _signed(number: float) -> str:
