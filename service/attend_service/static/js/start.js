@@ -107,7 +107,7 @@ async function playAnswer({ collection, q, value }, show, link) {
     return { collection, hit, weight, rank, extra: html`<${Dom} node=${whyButton(hit, answer, collection)} />${judge}` };
   };
   paint();
-  await judgements?.read();
+  await judgements?.read().catch(() => {}); // labels of before are a help, no part of the story
   if (judgements?.labels.size) paint();
 }
 
