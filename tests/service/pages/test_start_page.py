@@ -129,6 +129,7 @@ def visit(browser: Any, served: Server) -> Iterator[Callable[..., Tab]]:
 
 
 def story(tab: Tab, kind: str) -> None:
+    tab.page.wait_for_selector("#stage > *")  # before that a click follows the link
     tab.page.click(f"[data-story={kind}]")
 
 
