@@ -36,6 +36,9 @@ CUT = 10
 GAIN_BINS = 20
 """Bins of gains; measures lie within 0 to 1, and so gains within -1 to 1."""
 
+STAKES: Float64 = np.geomspace(1 / 512, 15 / 16, 20)
+"""Shares of the capital that `anytime_p` bets, one for each size of a difference."""
+
 UNCHANGED = 1e-9
 """A gain nearer to 0 is rounding."""
 
@@ -128,6 +131,36 @@ def paired_randomisation(
         batch = max(1, BLOCK // count)
         result = monte_carlo_test(difference, swapped, batch=batch, **test)
     return float(result.pvalue)
+
+
+def anytime_p(differences: ArrayLike, *, greater: bool = False) -> Float64:
+    """Return p-values of "the mean is 0" after each difference, valid whenever one looks.
+
+    The chance that any of them ever falls to .05 or below is at most .05 where each difference has
+    mean 0 given those before it. They are 1 over the largest capital so far of a player who bets
+    fixed shares of it, averaged over the shares (Waudby-Smith and Ramdas 2024; Ville 1939).
+
+    Args:
+        differences: (n,), each within -1 to 1, in the order of their time.
+        greater: ask for a mean above 0 alone (one-sided); else for any but 0.
+
+    Returns: (n,), never rising.
+
+    Raises:
+        InvalidRequest: a difference is not finite, or outside -1 to 1.
+
+    >>> anytime_p([1.0] * 20)[-1] < 0.001
+    True
+    """
+    values = _checked(differences)
+    if np.abs(values).max() > 1:
+        raise InvalidRequest("A difference is outside -1 to 1; divide all by the largest possible.")
+    stakes = STAKES if greater else np.concatenate([STAKES, -STAKES])
+    capital = np.full(len(values), -math.log(len(stakes)))  # in logarithms, before any bet
+    total = np.full(len(values), -np.inf)
+    for stake in stakes:
+        np.logaddexp(total, capital + np.cumsum(np.log1p(stake * values)), out=total)
+    return np.exp(-np.maximum.accumulate(np.maximum(total, 0)))
 
 
 def mean_interval(values: ArrayLike) -> Interval:
