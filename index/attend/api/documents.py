@@ -143,6 +143,10 @@ documents."""
 
 LogDays = Annotated[FiniteFloat, Field(gt=0, le=36_500)]
 LogBytes = Annotated[int, Field(ge=2**20, le=2**40)]
+LogSwaps = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Interleave = Annotated[
+    list[Annotated[int, Field(ge=1, le=base.MAX_ROW)]], Field(min_length=2, max_length=2)
+]
 
 
 class CollectionSettings(base.Request):
@@ -175,9 +179,10 @@ class CollectionSettings(base.Request):
     keeps its own if this is absent."""
     log: bool = Field(False, strict=True)
     """Log searches (see `SettingsChange`). What exists keeps its own if this is absent, or one of
-    the next two."""
+    the next three."""
     log_days: LogDays = 90.0
     log_bytes: LogBytes = 2**30
+    log_swaps: LogSwaps = 0.0
 
     def check(self) -> None:
         if self.encoder is not None and self.dimension is not None:
@@ -191,7 +196,7 @@ class CollectionSettings(base.Request):
 class SettingsChange(base.Request):
     """Settings that may change while the collection holds documents; null restores a default."""
 
-    nullable = ("exact_below", "scale", "about")
+    nullable = ("exact_below", "scale", "about", "interleave")
 
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.95
     """The share of the ten nearest to find where keys are too many for exact search."""
@@ -209,6 +214,15 @@ class SettingsChange(base.Request):
     """The time that a logged search is kept."""
     log_bytes: LogBytes = 2**30
     """The size of the log, above which the oldest searches go."""
+    log_swaps: LogSwaps = 0.0
+    """The share of logged searches in which two neighbouring hits, drawn at random, change places
+    with chance 1/2: what is used then tells how much less a lower rank is looked at. Only first
+    pages that are listed by score alone; weights and answer stay."""
+    interleave: Interleave | None = None
+    """Two versions to compare on live searches. While one of them is active, first pages that are
+    listed by score alone are drafted from the lists of both in turn; all else of the answer is the
+    active version's, and a hit that it does not list has the other's score and weight. A search
+    then takes about as long as two. Only where searches are logged."""
     about: About | None = None
     """The title, description, licence and source that the collection's page shows; replaced as a
     whole."""

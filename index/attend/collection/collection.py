@@ -124,10 +124,13 @@ class Collection(TakesFeedback):
         ]
         return [result.answer for result in self.answered(searches)]
 
-    def answered(self, requests: Sequence[SearchRequest]) -> list[Answered]:
+    def answered(self, requests: Sequence[SearchRequest], *, live: bool = True) -> list[Answered]:
         """Answer requests, and return the attention behind each answer too.
 
         Requests of other callers with the same options are answered in the same call.
+
+        Args:
+            live: False for what is measured or merged: neither logged, nor changed for the log.
 
         >>> from attend.api.search import SearchRequest
         >>> [result] = books.answered([SearchRequest(query={"id": "emma"}, k=1)])
@@ -143,12 +146,14 @@ class Collection(TakesFeedback):
             self.views.refresh()  # another process may have built it meanwhile
         if named:
             requests = [with_value(request, self.settings.value_name) for request in requests]
-        searches = [Search(request, request.query.parts(), started) for request in requests]
+        rivals = self.rivals(requests) if live else {}
+        every = [*requests, *rivals.values()]
+        searches = [Search(request, request.query.parts(), started) for request in every]
         groups: dict[Hashable, list[int]] = {}
         for place, search in enumerate(searches):
             groups.setdefault(search.common_options(), []).append(place)
         answers: dict[int, Answered] = {}
-        with span("retrieve", collection=self.name, searches=len(requests)):
+        with span("retrieve", collection=self.name, searches=len(every)):
             with collecting() as spent:
                 if len(groups) > 1:  # one call of the encoder for all
                     strict = any(request.consistency == "strong" for request in requests)
@@ -165,9 +170,10 @@ class Collection(TakesFeedback):
                 answer = replace(answers[place].answer, timings=timings)
                 answers[place] = answers[place]._replace(answer=answer)
         results = [answers[place] for place in range(len(requests))]
-        if self.settings.log:
-            self.logged(requests, results)
-        return results
+        if not live or not self.settings.log:
+            return results
+        others = {place: answers[len(requests) + i] for i, place in enumerate(rivals)}
+        return self.logged(requests, results, others)
 
     @until_stable
     def _answer(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
@@ -609,6 +615,7 @@ class Collection(TakesFeedback):
         change = parse(SettingsChange, changes).model_dump(exclude_unset=True)
         if change.get("log"):
             self.capabilities.check("log", field="log")
+        self.check_interleaving(change)
         if change.get("values") is not None:
             parse_type(change["values"], field="values")
         self.views.refresh()

@@ -291,7 +291,9 @@ class Data:
             collection = self.collection(name)
         collection.views.refresh()
         has = collection.settings
-        unnamed = {field: getattr(has, field) for field in LATER if field.startswith("log")}
+        unnamed = {
+            field: getattr(has, field) for field in LATER if field.startswith(("log", "interleave"))
+        }
         unnamed = {field: value for field, value in unnamed.items() if field not in settings}
         full = replace(full, value_name=has.value_name, **unnamed)  # no setting of a caller's
         if full.normalize is None:  # left to the first write, which may have been
@@ -429,7 +431,9 @@ class Data:
         opened = [self.collection(name) for name in request.collections]
         by_name = {collection.name: collection for collection in opened}  # aliases may repeat
         one = request.of_each()
-        answers = {name: collection.answered([one])[0] for name, collection in by_name.items()}
+        answers = {
+            name: collection.answered([one], live=False)[0] for name, collection in by_name.items()
+        }
         settings = {name: collection.settings for name, collection in by_name.items()}
         return merged_answer(answers, settings, request, started)
 

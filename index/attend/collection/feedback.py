@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,10 +23,11 @@ from attend.api.feedback import (
     UsedRequest,
 )
 from attend.api.search import SearchRequest
-from attend.core.errors import InvalidRequest, UnknownDocument
+from attend.core.errors import InvalidRequest, UnknownDocument, UnknownProjection
 from attend.core.progress import Progress, reported
 from attend.engines.engine import StoredCollection
 from attend.search.answer import Answered
+from attend.search.drafts import interleaved, is_plain, swapped
 from attend.store.searches import FILE, SearchLog
 from attend.write.feedback import add_feedback, add_interactions
 
@@ -122,17 +124,77 @@ class TakesFeedback(StoredCollection):
             self._opened.close()
             self._opened = None
 
-    def logged(self, requests: Sequence[SearchRequest], answers: Sequence[Answered]) -> None:
-        """Log searches, and put their ids into their answers.
+    def check_interleaving(self, change: Mapping[str, Any]) -> None:
+        """Raise InvalidRequest if changed settings interleave versions that cannot be.
 
-        >>> books.logged([], [])
+        >>> books.check_interleaving({"interleave": None})
         """
-        if self.read_only or self.log is None:
+        versions = change.get("interleave", self.settings.interleave)
+        if not versions:
             return
-        for request, result in zip(requests, answers, strict=True):
-            rows = result.rows.tolist()
-            search = self.log.add(request.query.text, result.answer.projection, rows)
-            result.answer.search = search
+        field = "interleave" if "interleave" in change else "log"
+        if not change.get("log", self.settings.log):
+            raise InvalidRequest(
+                "interleave compares versions by the log of searches, and none is kept; set log to "
+                "true too, or interleave to null.",
+                field=field,
+            )
+        if field == "interleave":
+            if len(set(versions)) < 2:
+                raise InvalidRequest(
+                    f"interleave names version {versions[0]} twice; name two versions.", field=field
+                )
+            for version in versions:
+                self.views.current(version)
+
+    def rivals(self, requests: Sequence[SearchRequest]) -> dict[int, SearchRequest]:
+        """Return the searches of the version that the active one is interleaved with, by place.
+
+        >>> books.rivals([])
+        {}
+        """
+        versions = list(self.settings.interleave or ())
+        active = self.views.current().version.number if versions else 0
+        if self.read_only or not self.settings.log or active not in versions:
+            return {}
+        versions.remove(active)
+        try:
+            self.views.current(versions[0])
+        except UnknownProjection:  # a training has replaced it
+            return {}
+        return {
+            place: request.model_copy(update={"projection": versions[0]})
+            for place, request in enumerate(requests)
+            if is_plain(request)
+        }
+
+    def logged(
+        self,
+        requests: Sequence[SearchRequest],
+        answers: Sequence[Answered],
+        rivals: Mapping[int, Answered],
+    ) -> list[Answered]:
+        """Log searches, and return their answers with their ids, as they are to be shown.
+
+        Args:
+            rivals: answers of the version that lists are interleaved with, by place.
+
+        >>> books.logged([], [], {})
+        []
+        """
+        results = list(answers)
+        if self.read_only or self.log is None:
+            return results
+        for place, (request, result) in enumerate(zip(requests, answers, strict=True)):
+            pair, draft, rival = None, None, rivals.get(place)
+            if rival is not None and rival.answer.projection != result.answer.projection:
+                result, draft = interleaved(result, rival)
+            elif is_plain(request) and random.random() < self.settings.log_swaps:
+                result, pair = swapped(result)
+            rows, number = result.rows.tolist(), result.answer.projection
+            result.answer.search = self.log.add(request.query.text, number, rows, pair, draft)
+            results[place] = result
+        return results
 
     @keywords_of(UsedRequest)
     def used(self, search: str, ids: Sequence[str], *, value: float = 1.0) -> Used:

@@ -10,7 +10,7 @@ where lex is BM25 over the query's maximum and c = (maximum / ideal) ** γ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,10 @@ from attend.core.types import Json, ScorerName
 MAPPING = "mapping"
 """The stored setting that holds the fields of sources; `attend.write.build` writes it."""
 
-LATER = {"recall", "exact_below", "about", "value_name", "log", "log_days", "log_bytes"}
+LATER = {
+    *("recall", "exact_below", "about", "value_name"),
+    *("log", "log_days", "log_bytes", "log_swaps", "interleave"),
+}
 """Settings that collections of earlier versions do not have."""
 
 
@@ -42,6 +45,8 @@ class Settings:
         recall, exact_below: what published indexes must do (`attend.keys.IndexTarget`).
         log, log_days, log_bytes: whether searches are logged (`attend.store.searches`), for how
             long and in how many bytes.
+        log_swaps: the share of them in which two neighbouring hits may change places.
+        interleave: two versions whose lists are drafted into one page; None for none.
         about: title, description, licence and source, for people; None where none was given.
         value_name: the column that the values of all sources are from; None where there are
             several, or none. Read from the fields of the sources.
@@ -60,6 +65,8 @@ class Settings:
     log: bool = False
     log_days: float = 90.0
     log_bytes: int = 2**30
+    log_swaps: float = 0.0
+    interleave: Sequence[int] | None = None
     about: Json = None
     value_name: str | None = None
 

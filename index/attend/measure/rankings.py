@@ -210,7 +210,7 @@ def rank(
     for start in range(0, len(ids), MAX_BATCH):
         part = ids[start : start + MAX_BATCH]
         batch = [parse(SearchRequest, {"query": queries[id], **fields}) for id in part]
-        answers += collection.search_many(batch)
+        answers += [result.answer for result in collection.answered(batch, live=False)]
         on_progress(len(batch))
     rankings = {id: _ranking(answer) for id, answer in zip(ids, answers, strict=True)}
     first, last = answers[0], answers[-1]

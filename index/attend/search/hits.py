@@ -214,6 +214,12 @@ def cursor(request: str, place: Sequence[float]) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
+def cursor_at(end: str, place: Sequence[float]) -> str:
+    """Return the cursor of the same request at another place."""
+    request = json.loads(base64.urlsafe_b64decode(end.encode() + b"=" * (-len(end) % 4)))[0]
+    return cursor(request, place)
+
+
 def place(cursor: str, request: str, length: int) -> list[float]:
     """Return the place that a cursor holds, `length` numbers.
 

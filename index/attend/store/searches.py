@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attend.core.errors import AttendError, InvalidRequest, NotFound
-from attend.store.connections import Connections
+from attend.store.connections import Connections, Database
 
 log = logging.getLogger("attend")
 
@@ -40,11 +40,30 @@ SCHEMA = (
     # The id has the time: milliseconds since 1970, and a number that tells those of one apart.
     # `shown` has the rows of documents by rank, eight bytes each where one needs more than four.
     "CREATE TABLE IF NOT EXISTS searches "
-    "(id INTEGER PRIMARY KEY, version INTEGER NOT NULL, query, shown BLOB NOT NULL)",
+    "(id INTEGER PRIMARY KEY, version INTEGER NOT NULL, query, shown BLOB NOT NULL, "
+    # `pair` is the upper rank of two that were exchanged with chance 1/2; `draft` has two versions,
+    # four bytes each, and the rank of each hit in either's list, two bytes each.
+    "pair INTEGER, draft BLOB)",
     # The hits that served, by rank; -1 says that none did.
     "CREATE TABLE IF NOT EXISTS uses (search INTEGER NOT NULL, rank INTEGER NOT NULL, "
     "value REAL NOT NULL, PRIMARY KEY (search, rank)) WITHOUT ROWID",
 )
+
+
+COLUMNS = ("pair INTEGER", "draft BLOB")
+"""Columns that files of earlier versions do not have."""
+
+
+class Draft(NamedTuple):
+    """A page that was drafted from the lists of two versions.
+
+    Attributes:
+        ranks: of each hit of the page in the lists of the first and of the second version, from 1;
+            0 where it was not listed.
+    """
+
+    versions: tuple[int, int]
+    ranks: Sequence[tuple[int, int]]
 
 
 class SearchEntry(NamedTuple):
@@ -55,6 +74,9 @@ class SearchEntry(NamedTuple):
         query: the text that was sent, or None for a vector or documents.
         rows: of the documents shown, best first.
         used: the value of each that served, by rank; None where nobody said anything.
+        pair: the upper of two neighbouring ranks whose hits were exchanged with chance 1/2, as
+            shown in `rows`; None where no hits took part.
+        draft: what a page of two versions was made of; None for one of a single version.
     """
 
     id: str
@@ -63,6 +85,8 @@ class SearchEntry(NamedTuple):
     query: str | None
     rows: Sequence[int]
     used: Mapping[int, float] | None
+    pair: int | None = None
+    draft: Draft | None = None
 
 
 class SearchLog:
@@ -77,7 +101,7 @@ class SearchLog:
         self.days, self.most = days, most
         self._connections = Connections(folder / FILE, read_only=read_only)
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, str | None, bytes]] = []
+        self._waiting: list[tuple[int, int, str | None, bytes, int | None, bytes | None]] = []
         self._count = random.getrandbits(_RANDOM_BITS)
         self._wake, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,13 +110,24 @@ class SearchLog:
             with self._connections.writing() as db:
                 for statement in SCHEMA:
                     db.execute(statement)
+                for column in COLUMNS:
+                    if column.split()[0] not in _columns(db):
+                        db.execute(f"ALTER TABLE searches ADD COLUMN {column}")
 
-    def add(self, query: str | None, version: int, rows: Sequence[int]) -> str:
+    def add(
+        self,
+        query: str | None,
+        version: int,
+        rows: Sequence[int],
+        pair: int | None = None,
+        draft: Draft | None = None,
+    ) -> str:
         """Note what a search showed, and return its id; it is written by another thread."""
         with self._lock:
             self._count = (self._count + 1) % 2**_RANDOM_BITS
             id = (int(time.time() * 1000) << _RANDOM_BITS) + self._count
-            self._waiting.append((id, version, query, _packed(rows)))
+            packed = None if draft is None else _packed_draft(draft)
+            self._waiting.append((id, version, query, _packed(rows), pair, packed))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_on, daemon=True)
                 self._thread.start()
@@ -127,23 +162,31 @@ class SearchLog:
             db.conn.executemany("INSERT INTO uses (search, rank, value) VALUES (?, ?, ?)", values)
         return len(rows), before
 
-    def latest(self, limit: int, before: str | None = None) -> list[SearchEntry]:
-        """Return searches, the newest first."""
+    def latest(
+        self, limit: int, before: str | None = None, *, judged: bool = False
+    ) -> list[SearchEntry]:
+        """Return searches, the newest first.
+
+        Args:
+            judged: only those of which somebody said what served.
+        """
         self.flush()
         last = 2**63 - 1 if before is None else _number(before)
+        only = "AND id IN (SELECT search FROM uses) " if judged else ""
         with self._connections.reading() as db:
+            added = "pair, draft" if "draft" in _columns(db) else "NULL, NULL"
             rows = db.execute(
-                "SELECT id, version, query, shown FROM searches WHERE id < ? "
-                "ORDER BY id DESC LIMIT ?", [last, limit],
+                f"SELECT id, version, query, shown, {added} FROM searches WHERE id < ? {only}"
+                f"ORDER BY id DESC LIMIT ?", [last, limit],
             ).fetchall()  # fmt: skip
             results = []
-            for id, version, query, shown in rows:
+            for id, version, query, shown, pair, draft in rows:
                 uses = db.execute("SELECT rank, value FROM uses WHERE search = ?", [id]).fetchall()
                 used = {rank: value for rank, value in uses if rank >= 0} if uses else None
                 moment = (id >> _RANDOM_BITS) / 1000
-                results.append(
-                    SearchEntry(f"{id:016x}", moment, version, query, _unpacked(shown), used)
-                )
+                drafted = None if draft is None else _unpacked_draft(draft)
+                entry = moment, version, query, _unpacked(shown), used, pair, drafted
+                results.append(SearchEntry(f"{id:016x}", *entry))
         return results
 
     def counts(self) -> tuple[int, int]:
@@ -171,7 +214,10 @@ class SearchLog:
             return
         try:
             with self._connections.writing() as db:
-                db.conn.executemany("INSERT OR IGNORE INTO searches VALUES (?, ?, ?, ?)", waiting)
+                db.conn.executemany(
+                    "INSERT OR IGNORE INTO searches (id, version, query, shown, pair, draft) "
+                    "VALUES (?, ?, ?, ?, ?, ?)", waiting,
+                )  # fmt: skip
         except AttendError as error:  # a search is answered all the same
             log.warning("%d searches were not logged: %s", len(waiting), error)
 
@@ -240,6 +286,10 @@ class SearchLog:
         )
 
 
+def _columns(db: Database) -> set[str]:
+    return {row[1] for row in db.execute("PRAGMA table_info(searches)").fetchall()}
+
+
 def _number(search: str) -> int:
     try:
         id = int(search, 16)
@@ -262,3 +312,16 @@ def _unpacked(shown: bytes) -> Sequence[int]:
     rows = array(shown[:1].decode())
     rows.frombytes(shown[1:])
     return rows.tolist()
+
+
+def _packed_draft(draft: Draft) -> bytes:
+    ranks = [rank for pair in draft.ranks for rank in pair]
+    return array("I", draft.versions).tobytes() + array("H", ranks).tobytes()
+
+
+def _unpacked_draft(packed: bytes) -> Draft:
+    versions, ranks = array("I"), array("H")
+    versions.frombytes(packed[:8])
+    ranks.frombytes(packed[8:])
+    pairs = zip(ranks[::2], ranks[1::2], strict=True)
+    return Draft((versions[0], versions[1]), list(pairs))
