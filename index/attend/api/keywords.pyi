@@ -76,6 +76,7 @@ class CollectionKeywords(TypedDict, total=False):
     log: bool
     log_days: float
     log_bytes: int
+    log_swaps: float
 
 class TrainKeywords(TypedDict, total=False):
     objective: Literal["ranking", "answers", "interactions", "ratings"]
