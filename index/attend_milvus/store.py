@@ -306,9 +306,15 @@ class RemoteStore(CollectionStore):
     # -- examples ------------------------------------------------------------------------------
 
     def add_examples(
-        self, questions: Sequence[Question], examples: Sequence[NewExample], *, forget: bool = False
+        self,
+        questions: Sequence[Question],
+        examples: Sequence[NewExample],
+        *,
+        forget: bool = False,
+        only: str | None = None,
     ) -> tuple[int, int]:
-        """Store examples one by one; see `CollectionStore.add_examples`."""
+        """Store examples one by one; see `CollectionStore.add_examples`. `only` is for labels from
+        a log of searches, which this engine does not keep."""
         tables = self._tables
         heads = tables.heads(list({item.document for item in examples}), "strong")
         check_known(heads, [item.document for item in examples], "examples")

@@ -263,6 +263,9 @@ class UsedRequest(base.Request):
     """Ids of hits that served; an empty list says that none did."""
     value: Annotated[FiniteFloat, Field(gt=0, le=MAX_WEIGHT)] = 1.0
     """How much each of them served."""
+    source: str | None = Field(None, min_length=1, max_length=256)
+    """Who says so, such as a user or an application: one that says far more than others, or what no
+    others do, counts less."""
 
 
 class Used(base.Reply):

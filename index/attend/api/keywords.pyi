@@ -76,7 +76,6 @@ class CollectionKeywords(TypedDict, total=False):
     log: bool
     log_days: float
     log_bytes: int
-    log_swaps: float
 
 class TrainKeywords(TypedDict, total=False):
     objective: Literal["ranking", "answers", "interactions", "ratings"]

@@ -35,6 +35,7 @@ FOR_OBJECTIVES: Mapping[str, Sequence[Objective]] = {
     "parts": ["ranking"],
     "deep": ["ranking"],
     "error_rate": ["ranking", "answers"],
+    "used": ["ranking"],
 }
 """The fields of a training that not every objective uses."""
 
@@ -75,6 +76,10 @@ class TrainRequest(Request):
     """Of the fit of the new version; what is tried and judged has seeds of its own."""
     promote: bool = True
     """False: store what was learned, activate nothing."""
+    used: bool = True
+    """Where searches are logged, first make examples of the hits that served: a use counts by how
+    rarely its rank is looked at. They take the place of those made before, and labels that
+    somebody gave stay."""
 
     def check(self) -> None:
         for name, objectives in FOR_OBJECTIVES.items():

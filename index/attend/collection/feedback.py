@@ -197,7 +197,9 @@ class TakesFeedback(StoredCollection):
         return results
 
     @keywords_of(UsedRequest)
-    def used(self, search: str, ids: Sequence[str], *, value: float = 1.0) -> Used:
+    def used(
+        self, search: str, ids: Sequence[str], *, value: float = 1.0, source: str | None = None
+    ) -> Used:
         """Say which hits of a search served; the others that it showed did not.
 
         An earlier report about the same search is replaced, so that sending twice counts once.
@@ -206,6 +208,8 @@ class TakesFeedback(StoredCollection):
             search: the field `search` of an answer.
             ids: of documents that it listed; none says that nothing served.
             value: how much each served, above 0.
+            source: who says so, such as a user: one that says far more than others, or what no
+                others do, counts less.
 
         Raises:
             NotFound: the log has no such search, or no more.
@@ -218,7 +222,8 @@ class TakesFeedback(StoredCollection):
         >>> books.used(answer.search, ["ship"])
         Used(used=1, replaced=0)
         """
-        request = parse(UsedRequest, {"search": search, "ids": ids, "value": value})
+        fields = {"search": search, "ids": ids, "value": value, "source": source}
+        request = parse(UsedRequest, fields)
         if self.log is None:
             raise InvalidRequest(
                 f"The collection {self.name!r} logs no searches; configure it with log = true "
@@ -230,7 +235,7 @@ class TakesFeedback(StoredCollection):
         if missing:
             raise UnknownDocument(f"No document has the id {missing[0]!r}.", field="ids")
         stored, replaced = self.log.use(
-            request.search, {rows[id]: request.value for id in request.ids}
+            request.search, {rows[id]: request.value for id in request.ids}, request.source
         )
         return Used(stored, replaced)
 

@@ -243,9 +243,11 @@ class RemoteCollection:
         )
         return read(api.InteractionsAdded, replies)
 
-    def used(self, search: str, ids: Sequence[str], *, value: float = 1.0) -> api.Used:
+    def used(
+        self, search: str, ids: Sequence[str], *, value: float = 1.0, source: str | None = None
+    ) -> api.Used:
         """Say which hits of a search served; the others that it showed did not."""
-        body = {"search": search, "ids": list(ids), "value": value}
+        body = {"search": search, "ids": list(ids), "value": value, "source": source}
         return read(api.Used, self._write("POST", "/used", body))
 
     def searches(self, limit: int = 100, *, before: str | None = None) -> api.SearchesPage:

@@ -25,6 +25,7 @@ from attend.core.types import Float32, Int64, Json, OnStage
 from attend.encoder import Encoder
 from attend.search.queries import rows_by_id
 from attend.store import CollectionStore, Role, VersionDetails
+from attend.store.searches import SearchLog
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,9 @@ class StoredCollection(Protocol):
     store: CollectionStore
     views: SnapshotSource
     capabilities: Capabilities
+
+    @property
+    def log(self) -> SearchLog | None: ...
 
     def encoder(self) -> Encoder: ...
 

@@ -63,7 +63,8 @@ def train(
 ) -> dict[str, Json]:
     """Learn from what is stored, and answer by it from now on if that is significantly better.
 
-    Nothing is changed before the end: a training that stops leaves everything as it was.
+    Before it reads, examples are made of what the log of searches says served (`used`). Else
+    nothing is changed before the end: a training that stops leaves all versions as they were.
 
     Args:
         progress: receives the stage and its progress, 0 to 1.
@@ -71,7 +72,8 @@ def train(
         fields: those of `TrainRequest`.
 
     Returns: promoted, reason, version, previous (the version that was active), before, after,
-        views, chosen, tests (those against the previous version) and level (of this one), more
+        views, chosen, used (what the log of searches said), tests (those against the previous
+        version) and level (of this one), more
         (about how many more held-out units would prove the gain that was measured), calibration,
         figures of what was learned from, seconds; of the ranking objective also steps (held-out
         means as encoded, with feedback and trained) and changed (held-out questions whose best
@@ -84,6 +86,10 @@ def train(
     request = _within(collection, parse(TrainRequest, fields))
     task = Task(collection, request, progress, cancelled)
     task.watch("reading", 0.0)
+    if request.used and request.objective == "ranking":
+        from attend.learning.used import take_used
+
+        task.used = take_used(collection, task.watching("reading"))
     try:
         trainer = trainer_of(request.objective)(task)
     except NothingToLearn as nothing:

@@ -187,6 +187,7 @@ class Task:
         chosen: the choices by which it was trained.
         looks: those that counted against it, by the kind of what was tried.
         unpromoted: the version that the training before has not promoted; None without one.
+        used: figures of the labels that the log of searches gave; None without a log.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
     """
@@ -214,6 +215,7 @@ class Task:
         self.unpromoted = next((one.version for one in others if one.report.get("kept")), None)
         self.chosen: Mapping[str, Any] = self.active.report.get("chosen") or {}
         self.looks = self._stored_looks()
+        self.used: Mapping[str, Json] | None = None
 
     def look(self, groups: int, kind: str | None = None) -> Look:
         """Return this training's look at so many groups of held-out units.
@@ -283,6 +285,7 @@ class Task:
             "groups": verdict.look.groups,
             "more": verdict.more,
             "calibration": {},
+            **({} if self.used is None else {"used": self.used}),
             **figures,
             "seconds": self.seconds,
         }

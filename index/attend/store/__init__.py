@@ -477,7 +477,12 @@ class CollectionStore(Protocol):
     # -- examples ---------------------------------------------------------------------------
 
     def add_examples(
-        self, questions: Sequence[Question], examples: Sequence[NewExample], *, forget: bool = False
+        self,
+        questions: Sequence[Question],
+        examples: Sequence[NewExample],
+        *,
+        forget: bool = False,
+        only: str | None = None,
     ) -> tuple[int, int]:
         """Store which documents answer which questions, all or none.
 
@@ -487,6 +492,8 @@ class CollectionStore(Protocol):
 
         Args:
             forget: delete the examples stored before, in the same step.
+            only: the source of all examples, which are to be all of it: its others are deleted in
+                the same step, and examples of other sources stay as they are.
 
         Returns: (added, replaced).
 

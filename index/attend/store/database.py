@@ -370,7 +370,12 @@ class Store(CollectionStore):
     # -- examples ---------------------------------------------------------------------------
 
     def add_examples(
-        self, questions: Sequence[Question], examples: Sequence[NewExample], *, forget: bool = False
+        self,
+        questions: Sequence[Question],
+        examples: Sequence[NewExample],
+        *,
+        forget: bool = False,
+        only: str | None = None,
     ) -> tuple[int, int]:
         with self._changing() as db:
             rows = sql.known_rows(db, [example.document for example in examples], "examples")
@@ -378,15 +383,23 @@ class Store(CollectionStore):
             if forget:
                 db.execute("DELETE FROM examples")
             ids = {place: sql.question_id(db, questions[place]) for place in sorted(used)}
+            if only is not None:  # those that stay keep their ids, and so what was learned of them
+                pairs = {(ids[item.question], rows[item.document]) for item in examples}
+                stored = db.execute(
+                    "SELECT id, question, document FROM examples WHERE source = ?", [only]
+                ).fetchall()
+                gone = [id for id, *pair in stored if tuple(pair) not in pairs]
+                db.execute(f"DELETE FROM examples WHERE id {LISTED}", [json.dumps(gone)])
             before = sql.row_count(db, "examples")
             created = datetime.now(UTC).isoformat(timespec="seconds")
             db.conn.executemany(
                 "INSERT INTO examples (question, document, weight, position, source, created) "
                 "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (question, document) DO UPDATE SET "
                 "weight = excluded.weight, position = excluded.position, "
-                "source = excluded.source, created = excluded.created",
+                "source = excluded.source, created = excluded.created "
+                "WHERE ? IS NULL OR examples.source = excluded.source",
                 [
-                    (ids[place], rows[document], float(weight), position, source, created)
+                    (ids[place], rows[document], float(weight), position, source, created, only)
                     for place, document, weight, position, source in examples
                 ],
             )

@@ -46,11 +46,11 @@ SCHEMA = (
     "pair INTEGER, draft BLOB)",
     # The hits that served, by rank; -1 says that none did.
     "CREATE TABLE IF NOT EXISTS uses (search INTEGER NOT NULL, rank INTEGER NOT NULL, "
-    "value REAL NOT NULL, PRIMARY KEY (search, rank)) WITHOUT ROWID",
+    "value REAL NOT NULL, source TEXT, PRIMARY KEY (search, rank)) WITHOUT ROWID",
 )
 
 
-COLUMNS = ("pair INTEGER", "draft BLOB")
+COLUMNS = (("searches", "pair", "INTEGER"), ("searches", "draft", "BLOB"), ("uses", "source", "TEXT"))
 """Columns that files of earlier versions do not have."""
 
 
@@ -77,6 +77,7 @@ class SearchEntry(NamedTuple):
         pair: the upper of two neighbouring ranks whose hits were exchanged with chance 1/2, as
             shown in `rows`; None where no hits took part.
         draft: what a page of two versions was made of; None for one of a single version.
+        source: who said what served, as its caller names it.
     """
 
     id: str
@@ -87,6 +88,7 @@ class SearchEntry(NamedTuple):
     used: Mapping[int, float] | None
     pair: int | None = None
     draft: Draft | None = None
+    source: str | None = None
 
 
 class SearchLog:
@@ -110,9 +112,9 @@ class SearchLog:
             with self._connections.writing() as db:
                 for statement in SCHEMA:
                     db.execute(statement)
-                for column in COLUMNS:
-                    if column.split()[0] not in _columns(db):
-                        db.execute(f"ALTER TABLE searches ADD COLUMN {column}")
+                for table, column, kind in COLUMNS:
+                    if column not in _columns(db, table):
+                        db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
     def add(
         self,
@@ -134,7 +136,9 @@ class SearchLog:
         self._wake.set()
         return f"{id:016x}"
 
-    def use(self, search: str, rows: Mapping[int, float]) -> tuple[int, int]:
+    def use(
+        self, search: str, rows: Mapping[int, float], source: str | None = None
+    ) -> tuple[int, int]:
         """Store which documents of a search served, with a value each; none means that none did.
 
         An earlier report about the search is replaced, so that sending twice counts once.
@@ -155,11 +159,14 @@ class SearchLog:
                     f"hits.",
                     field="ids",
                 )
-        values = [(id, places[row], value) for row, value in rows.items()] or [(id, -1, 0.0)]
+        values = [(id, places[row], value, source) for row, value in rows.items()]
+        values = values or [(id, -1, 0.0, source)]
         with self._connections.writing() as db:
             before = db.execute("DELETE FROM uses WHERE search = ? AND rank >= 0", [id]).rowcount
             db.execute("DELETE FROM uses WHERE search = ?", [id])
-            db.conn.executemany("INSERT INTO uses (search, rank, value) VALUES (?, ?, ?)", values)
+            db.conn.executemany(
+                "INSERT INTO uses (search, rank, value, source) VALUES (?, ?, ?, ?)", values
+            )
         return len(rows), before
 
     def latest(
@@ -174,18 +181,23 @@ class SearchLog:
         last = 2**63 - 1 if before is None else _number(before)
         only = "AND id IN (SELECT search FROM uses) " if judged else ""
         with self._connections.reading() as db:
-            added = "pair, draft" if "draft" in _columns(db) else "NULL, NULL"
+            is_old = "draft" not in _columns(db, "searches")  # a folder that is only read
+            added = "NULL, NULL" if is_old else "pair, draft"
+            who = "source" if "source" in _columns(db, "uses") else "NULL"
             rows = db.execute(
                 f"SELECT id, version, query, shown, {added} FROM searches WHERE id < ? {only}"
                 f"ORDER BY id DESC LIMIT ?", [last, limit],
             ).fetchall()  # fmt: skip
             results = []
             for id, version, query, shown, pair, draft in rows:
-                uses = db.execute("SELECT rank, value FROM uses WHERE search = ?", [id]).fetchall()
-                used = {rank: value for rank, value in uses if rank >= 0} if uses else None
+                uses = db.execute(
+                    f"SELECT rank, value, {who} FROM uses WHERE search = ?", [id]
+                ).fetchall()
+                used = {rank: value for rank, value, _ in uses if rank >= 0} if uses else None
                 moment = (id >> _RANDOM_BITS) / 1000
                 drafted = None if draft is None else _unpacked_draft(draft)
-                entry = moment, version, query, _unpacked(shown), used, pair, drafted
+                source = uses[0][2] if uses else None
+                entry = moment, version, query, _unpacked(shown), used, pair, drafted, source
                 results.append(SearchEntry(f"{id:016x}", *entry))
         return results
 
@@ -286,8 +298,8 @@ class SearchLog:
         )
 
 
-def _columns(db: Database) -> set[str]:
-    return {row[1] for row in db.execute("PRAGMA table_info(searches)").fetchall()}
+def _columns(db: Database, table: str) -> set[str]:
+    return {row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall()}
 
 
 def _number(search: str) -> int:

@@ -43,6 +43,7 @@ def add_feedback(
     items: Iterable[FeedbackItem | Example | Mapping[str, Any]],
     *,
     delete_stored: bool = False,
+    only: str | None = None,
     progress: OnStage | None = None,
 ) -> FeedbackAdded:
     """Store examples, all or none; of several for one query and document the last counts.
@@ -54,6 +55,8 @@ def add_feedback(
     Args:
         delete_stored: delete the examples stored before, in the transaction that stores the new
             ones: they stay if one of these is wrong, or the process is killed.
+        only: the source of the items, which are to be all of it: its other examples are deleted,
+            and examples of other sources are not replaced.
 
     Raises:
         UnknownDocument: no document has an example's id.
@@ -79,8 +82,10 @@ def add_feedback(
     ]
     questions = _questions(collection, list(queries.values()), progress)
     added, replaced = 0, 0
-    if rows or delete_stored:
-        added, replaced = collection.store.add_examples(questions, rows, forget=delete_stored)
+    if rows or delete_stored or only:
+        added, replaced = collection.store.add_examples(
+            questions, rows, forget=delete_stored, only=only
+        )
     collection.merge_if_due()
     return FeedbackAdded(added, replaced, collection.store.example_count(), len(questions))
 

@@ -106,7 +106,9 @@ def use_hits(collection: str, body: labels.UsedRequest) -> labels.Used:
 
     An earlier report about the same search is replaced, so that sending twice counts once.
     """
-    return collection_of(collection).used(body.search, body.ids, value=body.value)
+    return collection_of(collection).used(
+        body.search, body.ids, value=body.value, source=body.source
+    )
 
 
 @operations.add("GET", SEARCHES, scope="write")

@@ -1,0 +1,280 @@
+"""Labels from use: the hits of logged searches that served, without the bias of their ranks.
+
+A hit at the top is used more often, since more people look at it. How much more is estimated from
+the log itself, wherever a document was shown at several ranks for one question; a use then counts
+by the inverse of that chance. What was used and not used becomes stored examples, from which
+`train` learns as from any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from attend.core.arrays import same_question
+from attend.core.types import Example, Float64, Int64, Json
+from attend.engines.engine import StoredCollection
+from attend.store.searches import SearchEntry
+from attend.write.feedback import add_feedback
+
+SOURCE = "used"
+"""The source of examples that are made from the log."""
+
+ETA, SPREAD = 1.0, 0.5
+"""How steeply the chance of a look falls with the rank, before the log says anything: 1 / rank to
+the power of about this (Joachims, Swaminathan and Schnabel 2017)."""
+
+STEEPEST = 3.0
+
+SHAPE = 20.0
+"""Uses at a rank that its own estimate takes to count as much as the power of the rank."""
+
+STEPS = 50
+
+LEAST = 0.1
+"""The smallest chance that a use is divided by: unclipped, a stray one at rank 200 outweighs all
+others."""
+
+MOST_SEARCHES = 100_000
+"""The latest searches with a report from which labels are made."""
+
+FEWEST_SOURCES = 3
+"""Fewer sources cannot outvote one."""
+
+LOUDEST = 5.0
+"""How many times the uses of the median source one may have before it is weighed down."""
+
+FEWEST_UNIQUE = 5
+"""Uses that others could have confirmed, from which on a source is compared with them."""
+
+
+class UsedLabels(NamedTuple):
+    """What the log says about questions and documents.
+
+    Attributes:
+        examples: one for each question and document that was used, or passed over.
+        figures: of what they were made from, for a report.
+    """
+
+    examples: Sequence[Example]
+    figures: Mapping[str, Json]
+
+
+class Shown(NamedTuple):
+    """The hits of searches with a report, one row each (n,).
+
+    Attributes:
+        pairs: numbers of question and document; those of swapped neighbours come after all.
+        ranks: from 0.
+        used: how much a hit served, 0 for not.
+        read: whether a hit below was used, so that this one was looked at.
+        searches, sources: positions of the search and of who reported.
+    """
+
+    pairs: Int64
+    ranks: Int64
+    used: Float64
+    read: Float64
+    searches: Int64
+    sources: Int64
+
+
+def take_used(
+    collection: StoredCollection, watch: Callable[[float], None] = lambda done: None
+) -> Mapping[str, Json] | None:
+    """Store what the log says as examples, in place of those that were made from it before.
+
+    Labels that somebody gave stay as they are.
+
+    Returns: the figures of `labels_of`; None for a collection without a log.
+
+    >>> take_used(books) is None
+    True
+    """
+    log = collection.log
+    if log is None:
+        return None
+    entries = log.latest(MOST_SEARCHES, judged=True)
+    rows = np.array(sorted({row for entry in entries for row in entry.rows}), dtype=np.int64)
+    documents = collection.store.documents(rows, texts=False)
+    ids = {row: document.id for row, document in documents.items()}
+    labels = labels_of(entries, ids)
+    add_feedback(
+        collection, labels.examples, only=SOURCE, progress=lambda stage, done: watch(done)
+    )
+    return labels.figures
+
+
+def examination(entries: Sequence[SearchEntry], ranks: int) -> Float64:
+    """Estimate the chance that a hit is looked at, by its rank; 1 at the first.
+
+    Searches that showed one document for one question at several ranks tell how much more the
+    higher one is used (intervention harvesting: Agarwal et al. 2019), and so do neighbours that
+    changed places by chance. The estimate is a power of the rank, and each rank's own as far as
+    its uses say more. Without either it is 1 / rank.
+
+    Args:
+        ranks: r, the number of ranks.
+
+    Returns: (r,).
+
+    >>> examination([], 3)
+    array([1.        , 0.5       , 0.33333333])
+    """
+    return _examination(_shown(entries, None)[0], ranks)
+
+
+def _examination(shown: Shown, ranks: int) -> Float64:
+    places = np.arange(1.0, ranks + 1)
+    inside = shown.ranks < ranks
+    pairs, rank, used = shown.pairs[inside], shown.ranks[inside], shown.used[inside] > 0
+    distinct = np.unique(pairs * ranks + rank) // ranks
+    several = np.bincount(distinct, minlength=len(pairs)) > 1
+    several[np.setdiff1d(pairs, pairs[used])] = False  # without a use there is nothing to divide
+    tells = several[pairs]
+    _, pairs = np.unique(pairs[tells], return_inverse=True)
+    shows, uses = np.zeros((2, int(pairs.max(initial=-1)) + 1, ranks))
+    np.add.at(shows, (pairs, rank[tells]), 1.0)
+    np.add.at(uses, (pairs, rank[tells]), used[tells])
+    total = uses.sum(axis=1)
+
+    # Of each pair, a use has a rank with the chance shows · look / sum, whatever the relevance.
+    def loss(eta: float) -> float:
+        look = places**-eta
+        gain = (uses.sum(axis=0) * np.log(look)).sum() - (total * np.log(shows @ look)).sum()
+        return float(-gain + ((eta - ETA) / SPREAD) ** 2 / 2)
+
+    power = places ** -float(minimize_scalar(loss, bounds=(0.0, STEEPEST), method="bounded").x)
+    look, seen = power, uses.sum(axis=0)
+    for _ in range(STEPS):  # a power of the rank is what SHAPE uses of each rank would say
+        expected = (total[:, None] * shows / (shows @ look)[:, None]).sum(axis=0)
+        look = (seen + SHAPE) / (expected + SHAPE / power)
+        look = look / look[0]
+    return np.minimum(look, 1.0)
+
+
+def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLabels:
+    """Make labels of searches with a report.
+
+    A document that was used for a question has the mean of its uses over the searches that showed
+    it, each over the chance of a look at its rank. One that was passed over, since only hits below
+    were used, is not relevant by as much as it was. What is below the last used hit says nothing.
+
+    Args:
+        ids: of documents by row; others are left out.
+    """
+    shown, names, questions, sources = _shown(entries, ids)
+    ranks = int(shown.ranks.max(initial=0)) + 1
+    own = shown.pairs < len(names)
+    look = np.maximum(_examination(shown, ranks), LEAST)
+    shown = Shown(*(column[own] for column in shown))
+    trust, weighed = _trust(shown, sources)
+    labels, plain = (_labels(shown, look, weights, len(names)) for weights in (trust, trust**0))
+    examples = [
+        Example(questions[question], ids[row], float(label), None, SOURCE)
+        for (question, row), label in zip(names, labels.tolist(), strict=True)
+        if label
+    ]
+    figures: dict[str, Json] = {
+        "searches": len(entries),
+        "used": int((shown.used > 0).sum()),
+        "labels": len(examples),
+        "relevant": sum(example.weight > 0 for example in examples),
+        "looked_at": [round(share, 4) for share in look.tolist()],
+        "sources": len(sources),
+        "weighed_down": weighed,
+        "changed_labels": int((np.sign(labels) != np.sign(plain)).sum()),
+    }
+    return UsedLabels(examples, figures)
+
+
+def _shown(
+    entries: Sequence[SearchEntry], ids: Mapping[int, str] | None
+) -> tuple[Shown, list[tuple[int, int]], list[str], list[str | None]]:
+    """Return the hits of searches by text with a report; the question and row of each pair, the
+    texts of questions, and the names of sources."""
+    pairs: dict[tuple[int, int], int] = {}
+    questions: dict[str | bytes, int] = {}
+    texts: list[str] = []
+    sources: dict[str | None, int] = {}
+    swaps: list[tuple[int, int, float]] = []
+    rows: list[tuple[int, int, float, float, int, int]] = []
+    for search, entry in enumerate(entries):
+        if entry.query is None or entry.used is None:
+            continue
+        key = same_question(entry.query)
+        question = questions.setdefault(key, len(questions))
+        if question == len(texts):
+            texts.append(entry.query)
+        source = sources.setdefault(entry.source, len(sources))
+        last = max(entry.used, default=-1)
+        for rank, row in enumerate(entry.rows):
+            if ids is None or row in ids:
+                pair = pairs.setdefault((question, row), len(pairs))
+                used = entry.used.get(rank, 0.0)
+                rows.append((pair, rank, used, float(rank < last), search, source))
+        if entry.pair is not None:
+            swaps += [(entry.pair, at, entry.used.get(at, 0.0)) for at in (entry.pair, entry.pair + 1)]
+    # Over searches that exchanged two neighbours by chance, both ranks had as good documents.
+    rows += [(len(pairs) + upper, rank, used, 0.0, -1, -1) for upper, rank, used in swaps]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 6).T
+    numbers = (table[place].astype(np.int64) for place in (0, 1, 4, 5))
+    pair, rank, searches, who = numbers
+    shown = Shown(pair, rank, table[2], table[3], searches, who)
+    return shown, list(pairs), texts, list(sources)
+
+
+def _labels(shown: Shown, look: Float64, trust: Float64, count: int) -> Float64:
+    """Return the label of each pair (p,): above 0 used, below 0 passed over, 0 for neither."""
+    weights = trust[shown.sources]
+    times = np.bincount(shown.pairs, weights, count)
+    used = np.bincount(shown.pairs, weights * shown.used / look[shown.ranks], count)
+    passed = np.bincount(shown.pairs, weights * shown.read * (shown.used == 0), count)
+    times = np.maximum(times, 1e-9)
+    return np.where(used > 0, used / times, -passed / times)
+
+
+def _trust(shown: Shown, sources: Sequence[str | None]) -> tuple[Float64, list[Json]]:
+    """Return how much each source counts (s,), 0 to 1, and those that are weighed down.
+
+    One that reports far more than the median source counts as one that does not; one that uses
+    what all others were shown for the same question and did not use, by how often others agree.
+    """
+    count = len(sources)
+    trust = np.ones(count)
+    if count < FEWEST_SOURCES:
+        return trust, []
+    used = shown.used > 0
+    uses = np.bincount(shown.sources, used, count)
+    typical = float(np.median(uses[uses > 0])) if uses.any() else 1.0
+    volume = np.minimum(1.0, LOUDEST * max(typical, 1.0) / np.maximum(uses, 1.0))
+    # Of each use, how often others used that document where they were shown it.
+    size = int(shown.pairs.max(initial=-1)) + 1
+    own = shown.pairs * count + shown.sources
+    names, place = np.unique(own, return_inverse=True)
+    shows, hits = np.bincount(place), np.bincount(place, used)
+    pair = names // count
+    others = np.bincount(pair, shows, size)[pair] - shows
+    agreed = np.bincount(pair, hits, size)[pair] - hits
+    told = (hits > 0) & (others > 0)
+    by = names[told] % count
+    could = np.bincount(by, hits[told], count)
+    rate = np.bincount(by, hits[told] * agreed[told] / others[told], count) / np.maximum(could, 1)
+    compared = could >= FEWEST_UNIQUE
+    usual = float(np.median(rate[compared])) if compared.sum() >= FEWEST_SOURCES else 0.0
+    agreement = np.where(compared & (usual > 0), np.minimum(1.0, rate / max(usual, 1e-9)), 1.0)
+    trust = volume * np.where(agreement < 0.5, agreement, 1.0)
+    weighed: list[Json] = [
+        {
+            "source": sources[place],
+            "uses": int(uses[place]),
+            "weight": round(float(trust[place]), 4),
+            "agreement": round(float(rate[place]), 4) if compared[place] else None,
+        }
+        for place in np.argsort(trust, kind="stable").tolist()
+        if trust[place] < 1
+    ]
+    return trust, weighed

@@ -1,0 +1,109 @@
+"""Labels from the log of searches: the bias of ranks, sources, and what becomes an example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from attend.core.types import Float64
+from attend.learning.used import examination, labels_of
+from attend.store.searches import SearchEntry
+
+QUESTIONS, DOCUMENTS, RANKS = 200, 20, 8
+
+
+def shown(
+    rows: Sequence[int], used: Sequence[int], query: str = "q", source: str | None = None
+) -> SearchEntry:
+    return SearchEntry("0", 0.0, 1, query, rows, dict.fromkeys(used, 1.0), source=source)
+
+
+def simulated(
+    eta: float, searches: int, *, versions: int = 1, swaps: bool = False, seed: int = 0
+) -> list[SearchEntry]:
+    """Searches of users who look at rank r with chance r^-eta, and find one of six relevant."""
+    random = np.random.default_rng(seed)
+    relevant = random.random((QUESTIONS, DOCUMENTS)) < 1 / 6
+    noise = random.normal(size=(versions, QUESTIONS, DOCUMENTS))
+    orders = np.argsort(noise - relevant, axis=-1)[..., :RANKS]
+    entries = []
+    for number in range(searches):
+        question, version = int(random.integers(QUESTIONS)), number * versions // searches
+        rows, pair = orders[version, question].copy(), None
+        if swaps:
+            pair = int(random.integers(RANKS - 1))
+            if random.random() < 0.5:
+                rows[[pair, pair + 1]] = rows[[pair + 1, pair]]
+        looks = np.arange(1.0, RANKS + 1) ** -eta
+        used = random.random(RANKS) < looks * np.where(relevant[question][rows], 0.9, 0.1)
+        served = dict.fromkeys(np.flatnonzero(used).tolist(), 1.0)
+        text = f"question {question}"
+        entries.append(SearchEntry("0", 0.0, version, text, rows.tolist(), served, pair))
+    return entries
+
+
+def slope(looks: Float64) -> float:
+    """The power of the rank that fits best, by least squares."""
+    ranks = np.log(np.arange(1.0, len(looks) + 1))
+    return float(-np.polyfit(ranks, np.log(looks), 1)[0])
+
+
+@pytest.mark.parametrize("eta", [0.5, 1.0, 1.5])
+def test_versions_that_rank_differently_tell_how_looks_fall_with_the_rank(eta: float) -> None:
+    looks = examination(simulated(eta, 6000, versions=4), RANKS)
+    assert looks[0] == 1
+    assert slope(looks) == pytest.approx(eta, abs=0.1)
+
+
+def test_swapped_neighbours_tell_it_where_ranks_never_change_otherwise() -> None:
+    looks = examination(simulated(0.5, 20_000, swaps=True), RANKS)
+    assert slope(looks) == pytest.approx(0.5, abs=0.15)
+
+
+def test_one_order_for_each_question_says_nothing_of_looks() -> None:
+    np.testing.assert_allclose(examination(simulated(0.3, 3000), 4), 1 / np.arange(1, 5), rtol=1e-4)
+
+
+def test_a_use_counts_by_how_rarely_its_rank_is_looked_at() -> None:
+    entries = [shown([7, 8, 9], [0]), shown([7, 8, 9], [2]), shown([7, 8, 9], [])]
+    labels = labels_of(entries, {7: "a", 8: "b", 9: "c"})
+    weights = {example.document: example.weight for example in labels.examples}
+    # "a" was used once of three times at rank 1, "c" at rank 3, of which one in three is seen;
+    # "b" was passed over once, as it stood above the hit that was used.
+    assert weights == pytest.approx({"a": 1 / 3, "b": -1 / 3, "c": 3 / 3})
+    assert {example.source for example in labels.examples} == {"used"}
+    assert labels.figures["searches"] == 3
+
+
+def test_what_is_below_the_last_used_hit_says_nothing_and_deleted_documents_are_left_out() -> None:
+    labels = labels_of([shown([7, 8, 9], [0])], {7: "a", 9: "c"})
+    assert [(example.document, example.weight) for example in labels.examples] == [("a", 1.0)]
+    assert labels_of([shown([8], [0])], {}).examples == []
+
+
+def honest(sources: int) -> list[SearchEntry]:
+    """Every source uses document 1 for each of ten questions, and was shown 2 above it."""
+    return [
+        shown([2, 1], [1], f"question {question}", f"user {source}")
+        for source in range(sources)
+        for question in range(10)
+    ]
+
+
+def test_a_source_against_all_others_is_weighed_down_and_listed() -> None:
+    against = [shown([2, 1], [0], f"question {number}", "mallory") for number in range(10)] * 3
+    labels = labels_of([*honest(4), *against], {1: "right", 2: "wrong"})
+    assert [each["source"] for each in labels.figures["weighed_down"]] == ["mallory"]
+    best: dict[str, tuple[float, str]] = {}
+    for example in labels.examples:
+        best[example.query] = max(best.get(example.query, (0, "")), (example.weight, example.document))
+    assert {document for _, document in best.values()} == {"right"}
+
+
+def test_a_source_that_says_far_more_than_others_counts_as_one_that_does_not() -> None:
+    loud = [shown([3], [0], f"other {number}", "bot") for number in range(500)]
+    figures = labels_of([*honest(4), *loud], {1: "a", 2: "b", 3: "c"}).figures
+    (bot,) = figures["weighed_down"]
+    assert (bot["source"], bot["uses"], bot["weight"]) == ("bot", 500, 0.1)
