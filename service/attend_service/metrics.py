@@ -63,6 +63,8 @@ BY_COLLECTION: Mapping[str, str] = {
     "attend_database_bytes": "The database on disk with its log, in bytes.",
     "attend_last_merge_timestamp_seconds": "When the index was last published; 0 where never.",
     "attend_index_exact": "Whether search is exact (1), or estimated (0).",
+    "attend_learned_promotions": "Versions that use has promoted.",
+    "attend_learned_rollbacks": "Versions that use has sent back.",
     "attend_recall_estimate": "The share of the true nearest keys that a search finds.",
 }
 
@@ -217,6 +219,7 @@ class Metrics(Collector):
             counts = collection.store.counts()
             self._counted[folder] = view.change, counts
         published = [_stat(path) for path in folder.glob("keys/*/current")]
+        learned = collection.learned()
         return {
             "attend_documents": counts[0],
             "attend_keys": counts[1],
@@ -229,6 +232,8 @@ class Metrics(Collector):
             "attend_database_bytes": sum(_stat(path)[0] for path in folder.glob("documents.db*")),
             "attend_last_merge_timestamp_seconds": max((time for _, time in published), default=0),
             "attend_index_exact": int(view.keys.promises() == 1),
+            "attend_learned_promotions": learned.promotions,
+            "attend_learned_rollbacks": learned.rollbacks,
             "attend_recall_estimate": view.keys.promises(),
         }
 

@@ -41,6 +41,7 @@ from attend_service.context import EXTENSION
 from attend_service.gateway import Gateway, limit_heap
 from attend_service.jobs import Jobs, Trainer, end_with_parent, train_in_process
 from attend_service.keys import KeyFile
+from attend_service.learner import Learner
 from attend_service.maps import Maps
 from attend_service.metrics import IS_ONE_OF_SEVERAL, SEVERAL
 from attend_service.readiness import Readiness
@@ -309,6 +310,7 @@ class Worker:
         self._readiness = Readiness()
         self._jobs = Jobs(self._data, trainer)
         self._maps = Maps(self._data, watches=not settings.read_only)
+        self._learner = Learner(self._data, self._jobs, settings)
         app = create_app(self._data, settings, self._readiness, self._jobs, self._maps)
         self._end_traces: Callable[[], object] = lambda: None
         if settings.otel:
@@ -344,6 +346,7 @@ class Worker:
         self._readiness.drain()
         finished = self._gateway.close(JOB_SECONDS)
         self.warming.join(JOB_SECONDS)
+        self._learner.stop(JOB_SECONDS)
         self._jobs.stop(JOB_SECONDS)
         self._maps.stop(JOB_SECONDS)
         # SQLite does not survive a connection that is closed under a thread that uses it.
@@ -360,6 +363,7 @@ class Worker:
         try:
             self._jobs.start()
             self._maps.start()
+            self._learner.start()
         # Searches can be answered all the same.
         except (AttendError, OSError, sqlite3.Error) as error:
             log.warning("The waiting jobs cannot be continued: %s", error)

@@ -43,6 +43,15 @@ def check_origin(origin: str) -> str:
     return origin
 
 
+def check_webhook(address: str) -> str:
+    """Return an address that can be posted to. Raises ValueError for another."""
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s]*", address):
+        raise ValueError(
+            f"{address!r} is not an address; give one such as https://example.org/hook"
+        )
+    return address
+
+
 # An environment variable has words.
 _split = BeforeValidator(lambda value: value.split() if isinstance(value, str) else value)
 Words = Annotated[tuple[str, ...], NoDecode, _split]
@@ -126,6 +135,20 @@ class ServerSettings(BaseModel):
 
     exact_below: int | None = Field(default=None, ge=0)
     """Keys below which such collections are searched exactly; as many as take 10 ms if absent."""
+
+    learn: Literal["off", "idle", "nightly"] = "off"
+    """Train collections that log their searches by what was used, while nobody searches or at
+    night; a version answers only if it is proved better, and goes if use says that it is worse."""
+
+    learn_pause: float = Field(default=1, ge=0, le=8760)
+    """The least hours between two such trainings of a collection."""
+
+    learn_minutes: float = Field(default=10, gt=0, le=1440)
+    """The time of such a training, after which it is cancelled."""
+
+    webhook: Annotated[str, AfterValidator(check_webhook)] | None = None
+    """An address, https://example.org/hook, that is told as JSON of each version that was promoted
+    or sent back by use."""
 
     read_only: bool = False
     """Write nothing: the folder may be one that cannot be written to."""
@@ -247,7 +270,7 @@ def with_settings(command: Command) -> Command:
         names = [flag_of(name)]
         if name == "allow_remote_without_keys":
             names.append("--allow-remote")  # its older name
-        choices = get_args(field.annotation) if field.default in ("text", "info") else ()
+        choices = get_args(field.annotation) if field.default in ("text", "info", "off") else ()
         kind = str(field.annotation)
         metavar = "PATH" if "Path" in kind else "TEXT"
         if "int" in kind or "float" in kind:

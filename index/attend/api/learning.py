@@ -177,6 +177,16 @@ class StoredProjection(Reply):
     """What is proved of it; null where versions are read from the store itself."""
 
 
+class LearnedFromUse(Reply):
+    """What trainings by the log of searches have changed."""
+
+    promotions: int
+    rollbacks: int
+    gain: float
+    """The sum of the gains in nDCG@10, on held-out questions, of promotions that stayed."""
+    sentence: str
+
+
 class ProjectionList(Reply):
     """All versions, with the heads of their reports."""
 
@@ -185,6 +195,25 @@ class ProjectionList(Reply):
     roles: Mapping[Role, int]
     """The active version by role; a role that is absent is answered untrained."""
     projections: Sequence[StoredProjection]
+    learned: LearnedFromUse
+    """What trainings by the log of searches have changed."""
+
+
+class Review(Reply):
+    """The active version compared with the one before, by what was used since."""
+
+    version: int
+    previous: int
+    searches: int
+    """Those of the active version whose use was reported."""
+    gain: float
+    """How much further up the version before has the used hits: a mean of differences in nDCG,
+    each use by the inverse of the chance of a look at its rank, as a share of the largest loss."""
+    p: float
+    """Of "it is no worse"; it holds however often one looks."""
+    rolled_back: bool
+    """Whether the version before answers again."""
+    reason: str
 
 
 class Activated(Reply):

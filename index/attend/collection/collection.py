@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from attend.api.answers import Answer, Facets, Matrix, Predicted, Recommended
 from attend.api.base import MAX_DOCUMENTS, keywords_of, parse
 from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
-from attend.api.learning import TrainRequest
+from attend.api.learning import LearnedFromUse, TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.feedback import TakesFeedback
@@ -28,7 +28,7 @@ from attend.core.types import Document, Json, OnStage
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train
-from attend.learning.evidence import with_evidence
+from attend.learning.evidence import learned_from_use, with_evidence
 from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import attend, attend_twice
@@ -557,6 +557,14 @@ class Collection(TakesFeedback):
         version = self.store.rollback(role)
         self.foreign.refresh(BLOCK)
         return version
+
+    def learned(self) -> LearnedFromUse:
+        """Tell what trainings by the log of searches have changed.
+
+        >>> books.learned().sentence
+        'Learned from use: 0 promotions, 0 rollbacks, +0.0 points'
+        """
+        return learned_from_use(self.store.projections(), self.store.settings())
 
     # -- the collection itself --------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import numpy as np
 from attend.api.learning import (
     ChangedQuestions,
     Evidence,
+    LearnedFromUse,
     QueryDifference,
     RankedDocument,
     StoredProjection,
@@ -23,6 +24,9 @@ from attend.api.learning import (
 from attend.core.types import Bool, Float64, Int64, Json
 from attend.store import CollectionStore, StoredDocument
 from attend.values.select import display_title, select
+
+ROLLED_BACK = "rolled_back"
+"""The setting with the versions that use has sent back, and the figures of each."""
 
 DECIDING = ("mix", "log likelihood", "squared error", "random")
 """The names of comparisons that decide, in reports that do not say which does."""
@@ -241,3 +245,28 @@ def _answering(
         return title
     value = select(path, document.id, document.value, document.payload, document.fields)
     return f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}: {title}"
+
+
+def learned_from_use(
+    versions: Sequence[StoredProjection], settings: Mapping[str, Any]
+) -> LearnedFromUse:
+    """Tell how often use has promoted a version, and sent one back, and what is left of the gain.
+
+    Args:
+        settings: the collection's, as they are stored.
+    """
+    sent_back = settings.get(ROLLED_BACK) or {}
+    promoted = [
+        version
+        for version in versions
+        if version.report.get("promoted") and (version.report.get("used") or {}).get("relevant")
+    ]
+    kept = [version for version in promoted if str(version.version) not in sent_back]
+    mixes = [(version.report.get("views") or {}).get("mix") or {} for version in kept]
+    gain = sum(mix.get("difference") or 0.0 for mix in mixes)
+    back = len(promoted) - len(kept)
+    sentence = (
+        f"Learned from use: {len(promoted)} promotion{'s' * (len(promoted) != 1)}, "
+        f"{back} rollback{'s' * (back != 1)}, {100 * gain:+.1f} points"
+    ).replace("-", "\N{MINUS SIGN}")
+    return LearnedFromUse(len(promoted), back, gain, sentence)

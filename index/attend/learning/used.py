@@ -89,22 +89,21 @@ def take_used(
 
     Labels that somebody gave stay as they are.
 
-    Returns: the figures of `labels_of`; None for a collection without a log.
+    Returns: the figures of `labels_of`; None for a collection without a log, or without an encoder
+        for the texts in it.
 
     >>> take_used(books) is None
     True
     """
     log = collection.log
-    if log is None:
+    if log is None or collection.settings.encoder is None:  # of vectors the log has nothing
         return None
     entries = log.latest(MOST_SEARCHES, judged=True)
     rows = np.array(sorted({row for entry in entries for row in entry.rows}), dtype=np.int64)
     documents = collection.store.documents(rows, texts=False)
     ids = {row: document.id for row, document in documents.items()}
     labels = labels_of(entries, ids)
-    add_feedback(
-        collection, labels.examples, only=SOURCE, progress=lambda stage, done: watch(done)
-    )
+    add_feedback(collection, labels.examples, only=SOURCE, progress=lambda stage, done: watch(done))
     return labels.figures
 
 
@@ -170,7 +169,7 @@ def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLab
     ranks = int(shown.ranks.max(initial=0)) + 1
     own = shown.pairs < len(names)
     look = np.maximum(_examination(shown, ranks), LEAST)
-    shown = Shown(*(column[own] for column in shown))
+    shown = Shown._make(column[own] for column in shown)
     trust, weighed = _trust(shown, sources)
     labels, plain = (_labels(shown, look, weights, len(names)) for weights in (trust, trust**0))
     examples = [
@@ -217,7 +216,9 @@ def _shown(
                 used = entry.used.get(rank, 0.0)
                 rows.append((pair, rank, used, float(rank < last), search, source))
         if entry.pair is not None:
-            swaps += [(entry.pair, at, entry.used.get(at, 0.0)) for at in (entry.pair, entry.pair + 1)]
+            swaps += [
+                (entry.pair, at, entry.used.get(at, 0.0)) for at in (entry.pair, entry.pair + 1)
+            ]
     # Over searches that exchanged two neighbours by chance, both ranks had as good documents.
     rows += [(len(pairs) + upper, rank, used, 0.0, -1, -1) for upper, rank, used in swaps]
     table = np.array(rows, dtype=np.float64).reshape(-1, 6).T

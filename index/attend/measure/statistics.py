@@ -142,7 +142,8 @@ def anytime_p(differences: ArrayLike, *, greater: bool = False) -> Float64:
 
     Args:
         differences: (n,), each within -1 to 1, in the order of their time.
-        greater: ask for a mean above 0 alone (one-sided); else for any but 0.
+        greater: ask for a mean above 0 alone (one-sided); else for any but 0. Differences may then
+            be above 1, too.
 
     Returns: (n,), never rising.
 
@@ -153,7 +154,7 @@ def anytime_p(differences: ArrayLike, *, greater: bool = False) -> Float64:
     True
     """
     values = _checked(differences)
-    if np.abs(values).max() > 1:
+    if (-values.min() if greater else np.abs(values).max()) > 1:
         raise InvalidRequest("A difference is outside -1 to 1; divide all by the largest possible.")
     stakes = STAKES if greater else np.concatenate([STAKES, -STAKES])
     capital = np.full(len(values), -math.log(len(stakes)))  # in logarithms, before any bet

@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sqlite_utils import Database
+
 from attend.core.errors import AttendError, InvalidRequest, NotFound
-from attend.store.connections import Connections, Database
+from attend.store.connections import Connections
 
 log = logging.getLogger("attend")
 
@@ -50,7 +52,11 @@ SCHEMA = (
 )
 
 
-COLUMNS = (("searches", "pair", "INTEGER"), ("searches", "draft", "BLOB"), ("uses", "source", "TEXT"))
+COLUMNS = (
+    ("searches", "pair", "INTEGER"),
+    ("searches", "draft", "BLOB"),
+    ("uses", "source", "TEXT"),
+)
 """Columns that files of earlier versions do not have."""
 
 
@@ -208,6 +214,13 @@ class SearchLog:
             searches = db.execute("SELECT count(*) FROM searches").fetchone()[0]
             used = db.execute("SELECT count(DISTINCT search) FROM uses").fetchone()[0]
         return searches, used
+
+    def last(self) -> float:
+        """Return when the last search was logged, in seconds since 1970; 0 without any."""
+        self.flush()
+        with self._connections.reading() as db:
+            id = db.execute("SELECT max(id) FROM searches").fetchone()[0]
+        return ((id or 0) >> _RANDOM_BITS) / 1000
 
     def delete(self) -> int:
         """Delete all searches, and return their number."""

@@ -17,6 +17,7 @@ from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.evidence import changed_questions
 from attend.measure.rankings import VersionName, compare_judged
+from attend.measure.review import review
 from attend.store import CollectionStore, StoredProjection
 from attend.write.feedback import add_feedback
 from attend_service.context import collection_of, context
@@ -187,13 +188,14 @@ def cancel_job(job: int) -> tuple[Job, int] | None:
 @projections.add("GET", PROJECTIONS)
 def list_projections(collection: str) -> api.ProjectionList:
     """List the projections, and say which one answers."""
-    versions = collection_of(collection).projections()
+    opened = collection_of(collection)
+    versions = opened.projections()
     active = {version.role: version.version for version in versions if version.active}
     heads = []
     for version in versions:
         report = {name: version.report[name] for name in HEAD if name in version.report}
         heads.append(replace(version, report=report))
-    return api.ProjectionList(active["search"], active, heads)
+    return api.ProjectionList(active["search"], active, heads, opened.learned())
 
 
 @projections.add("GET", PROJECTION)
@@ -226,6 +228,16 @@ def activate_projection(collection: str, version: int, query: api.ActivateReques
 def roll_back_projection(collection: str, query: api.RollbackRequest) -> api.RolledBack:
     """Answer again with the projection that was active before this one, in its role."""
     return api.RolledBack(collection_of(collection).rollback(query.role))
+
+
+@projections.add("POST", f"{PROJECTIONS}/review")
+def review_projection(collection: str) -> api.Review | None:
+    """Compare the active projection with the one before by what was used since.
+
+    Where use leaves no doubt that it is worse, the one before answers again. Null where nothing was
+    used since, or where no training has promoted it.
+    """
+    return review(collection_of(collection))
 
 
 @projections.add(

@@ -98,7 +98,9 @@ def test_a_source_against_all_others_is_weighed_down_and_listed() -> None:
     assert [each["source"] for each in labels.figures["weighed_down"]] == ["mallory"]
     best: dict[str, tuple[float, str]] = {}
     for example in labels.examples:
-        best[example.query] = max(best.get(example.query, (0, "")), (example.weight, example.document))
+        best[example.query] = max(
+            best.get(example.query, (0, "")), (example.weight, example.document)
+        )
     assert {document for _, document in best.values()} == {"right"}
 
 

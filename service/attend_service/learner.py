@@ -1,0 +1,172 @@
+"""Learning while nobody searches: trainings by what was used, and a version sent back that use
+says is worse.
+
+One process on a data folder does it, by the jobs that are there: a training answers only if the
+promotion test is passed, and the version before answers again once use since then says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.request import Request, urlopen
+
+import orjson
+from filelock import FileLock, Timeout
+
+from attend import Collection, Data
+from attend.core.errors import AttendError
+from attend.learning import FEWEST_QUESTIONS
+from attend.learning.task import GROWTH
+from attend.measure.review import review
+from attend.store.searches import SearchLog
+from attend_service.jobs import Job, Jobs, QueueFull, UnknownJob
+from attend_service.settings import ServerSettings
+
+log = logging.getLogger("attend")
+
+LOOK_SECONDS = 10.0
+"""How often collections are looked at."""
+
+IDLE_SECONDS = 60.0
+"""How long nobody must have searched before a training begins."""
+
+NIGHT = range(2, 5)
+"""The hours of local time in which nightly trainings begin."""
+
+REVIEW_EACH = 20
+"""Searches with a report between two reviews of a version."""
+
+WEBHOOK_SECONDS = 10.0
+
+LEARNED = "learned"
+"""The setting of a collection with its last training by use: when, after how many searches with a
+report, and the job while it runs."""
+
+
+class Learner:
+    """Watches the collections of a folder that log their searches.
+
+    Args:
+        jobs: they run the trainings.
+        look: seconds between two looks at the collections.
+        idle: seconds without a search after which a training may begin.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        jobs: Jobs,
+        settings: ServerSettings,
+        *,
+        look: float = LOOK_SECONDS,
+        idle: float = IDLE_SECONDS,
+    ) -> None:
+        self._data, self._jobs, self._settings = data, jobs, settings
+        self._look_seconds, self._idle_seconds = look, idle
+        self._stopping = threading.Event()
+        self._reviewed: dict[str, int] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to watch, unless the settings say off."""
+        if self._settings.learn != "off" and not self._stopping.is_set():
+            self._thread = threading.Thread(target=self._watch, name="learner", daemon=True)
+            self._thread.start()
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """Watch no longer; a training that runs is a job, and stops with these."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _watch(self) -> None:
+        # The system takes the lock back from a process that is killed.
+        turn = FileLock(self._data.folder / "learner.lock", blocking=False, thread_local=False)
+        while not self._stopping.wait(self._look_seconds):
+            try:
+                turn.acquire()
+            except Timeout:
+                continue  # another process watches
+            for name in self._data.names():
+                if self._stopping.is_set():
+                    break
+                try:
+                    self._look(self._data.collection(name))
+                except (AttendError, QueueFull, OSError, sqlite3.Error) as error:
+                    log.warning("Nothing is learned from the use of %r now: %s", name, error)
+        turn.release(force=True)
+
+    def _look(self, collection: Collection) -> None:
+        searches = collection.log
+        if searches is None or not collection.settings.log:
+            return
+        used = searches.counts()[1]
+        if used >= self._reviewed.get(collection.name, 0) + REVIEW_EACH:
+            self._reviewed[collection.name] = used
+            result = review(collection)
+            if result is not None and result.rolled_back:
+                self._tell(collection, "rolled_back", result.version, result.reason)
+        state = dict(collection.store.settings().get(LEARNED) or {})
+        if state.get("job") is not None:
+            self._follow(collection, state)
+        elif self._is_due(searches, state, used):
+            job = self._jobs.submit(collection.name, {"objective": "ranking"})
+            state = {"time": time.time(), "used": used, "job": job.id}
+            collection.store.put_settings({LEARNED: state})
+
+    def _is_due(self, searches: SearchLog, state: Mapping[str, Any], used: int) -> bool:
+        """Tell whether enough was used since the last training, and nobody is kept waiting."""
+        now = time.time()
+        if used < max(FEWEST_QUESTIONS, GROWTH * state.get("used", 0)):
+            return False
+        if now - state.get("time", 0.0) < 3600 * self._settings.learn_pause:
+            return False
+        if self._settings.learn == "nightly":
+            return time.localtime(now).tm_hour in NIGHT
+        return now - searches.last() > self._idle_seconds
+
+    def _follow(self, collection: Collection, state: Mapping[str, Any]) -> None:
+        """Cancel a training that takes too long, and tell what came of one that ended."""
+        try:
+            job: Job | None = self._jobs.find(state["job"])
+        except UnknownJob:  # deleted meanwhile
+            job = None
+        if job is not None and job.state in ("queued", "running"):
+            if time.time() - state["time"] > 60 * self._settings.learn_minutes:
+                log.warning("The training of %r took too long and is cancelled", collection.name)
+                self._jobs.cancel(job.id)
+            return
+        collection.store.put_settings({LEARNED: {**state, "job": None}})
+        report = (job.result if job is not None else None) or {}
+        if report.get("promoted"):
+            self._tell(collection, "promoted", report["version"], report["reason"])
+        elif report:
+            log.info("Use of %r proves nothing yet: %s", collection.name, report["reason"])
+
+    def _tell(self, collection: Collection, event: str, version: int, reason: str) -> None:
+        """Write an event to the log, and send it to the webhook."""
+        learned = collection.learned()
+        log.info(
+            "%r: version %d was %s. %s", collection.name, version, event.replace("_", " "), reason
+        )
+        log.info("%r. %s.", collection.name, learned.sentence)
+        if self._settings.webhook is None:
+            return
+        body = {
+            "event": event,
+            "collection": collection.name,
+            "version": version,
+            "reason": reason,
+            "learned": learned.sentence,
+        }
+        headers = {"Content-Type": "application/json"}
+        request = Request(self._settings.webhook, orjson.dumps(body), headers, method="POST")
+        try:
+            urlopen(request, timeout=WEBHOOK_SECONDS).close()  # http or https: settings
+        except OSError as error:
+            log.warning("The webhook could not be told that a version was %s: %s", event, error)

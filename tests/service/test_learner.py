@@ -1,0 +1,146 @@
+"""Learning while nobody searches: when a training begins, what it tells, what sends it back."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attend import Collection, Data
+from attend.projection import Projection
+from attend_service.jobs import Jobs
+from attend_service.learner import LEARNED, Learner
+from attend_service.settings import ServerSettings
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def data(tmp_path: Path, tiny_encoder: Any) -> Iterator[Data]:
+    data = Data(tmp_path, load_encoder=lambda name: tiny_encoder)
+    made = data.create("default")
+    made.upsert([{"id": str(n), "text": f"w{n} w{n + 1} w{n + 2}"} for n in range(60)])
+    made.configure(log=True)
+    yield data
+    data.close()
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[Any]]]:
+    """The address of a server, and the events that it was told."""
+    events: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", events
+    server.shutdown()
+    server.server_close()
+
+
+def use(collection: Collection, searches: int) -> None:
+    """Ask for documents by their words, and use the one that was meant, wherever it is shown."""
+    for number in range(searches):
+        answer = collection.search(f"w{number % 60} w{number % 60 + 1}", lexical=False)
+        assert answer.search is not None
+        meant = str(number % 60)
+        collection.used(answer.search, [meant] if meant in [hit.id for hit in answer.hits] else [])
+
+
+def version(collection: Collection, noise: float) -> int:
+    width = collection.settings.dimension
+    turn = np.eye(width) + noise * np.random.default_rng(1).normal(size=(width, width))
+    return collection.add_projection(
+        Projection("learned", width, np.ones(1), w_q=turn[None].astype(np.float32))
+    )
+
+
+def promoting(collection: Collection, **fields: Any) -> Mapping[str, Any]:
+    """A training that promotes a version."""
+    number = version(collection, 0.5)
+    report = {"promoted": True, "reason": "Because.", "used": {"relevant": 1}}
+    collection.activate(number, force=True, report=report)
+    return {**report, "version": number, "objective": fields["objective"]}
+
+
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_it_trains_when_idle_tells_and_sends_back_what_use_says_is_worse(
+    data: Data, hook: tuple[str, list[Any]]
+) -> None:
+    collection, (address, events) = data.collection("default"), hook
+    before = collection.info().projection
+    jobs = Jobs(data, promoting)
+    settings = ServerSettings(learn="idle", learn_pause=1, webhook=address)
+    learner = Learner(data, jobs, settings, look=0.02, idle=0.0)
+    learner.start()
+    try:
+        use(collection, 19)
+        time.sleep(0.3)
+        assert jobs.all() == []  # too little was used to prove anything
+        use(collection, 1)
+        until(lambda: events)
+        assert events[0]["event"] == "promoted"
+        assert events[0]["reason"] == "Because."
+        assert events[0]["learned"] == "Learned from use: 1 promotion, 0 rollbacks, +0.0 points"
+        assert collection.info().projection == events[0]["version"] != before
+        use(collection, 200)
+        until(lambda: len(events) > 1)
+        assert events[1]["event"] == "rolled_back"
+        assert collection.info().projection == before
+        assert len(jobs.all()) == 1  # an hour is to pass before the next
+    finally:
+        learner.stop()
+        jobs.stop()
+
+
+def test_off_is_off_and_a_pause_is_kept_over_a_restart(data: Data) -> None:
+    collection, jobs = data.collection("default"), Jobs(data, promoting)
+    use(collection, 30)
+    for settings in (ServerSettings(), ServerSettings(learn="idle")):
+        collection.store.put_settings({LEARNED: {"time": time.time(), "used": 20, "job": None}})
+        learner = Learner(data, jobs, settings, look=0.02, idle=0.0)
+        learner.start()
+        time.sleep(0.3)
+        learner.stop()
+    assert jobs.all() == []
+    jobs.stop()
+
+
+def test_a_training_that_takes_too_long_is_cancelled(data: Data) -> None:
+    def endless(
+        collection: Collection, *, cancelled: Callable[[], bool], **fields: Any
+    ) -> Mapping[str, Any]:
+        while not cancelled():
+            time.sleep(0.01)
+        return {"promoted": False, "reason": "It was stopped."}
+
+    use(data.collection("default"), 20)
+    jobs = Jobs(data, endless)
+    settings = ServerSettings(learn="idle", learn_minutes=0.01)
+    learner = Learner(data, jobs, settings, look=0.02, idle=0.0)
+    learner.start()
+    try:
+        until(lambda: any(job.state == "cancelled" for job in jobs.all()))
+    finally:
+        learner.stop()
+        jobs.stop()
