@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from attend.api.answers import Answer, Facets, Matrix, Predicted, Recommended
 from attend.api.base import MAX_DOCUMENTS, keywords_of, parse
 from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
-from attend.api.learning import TrainRequest
+from attend.api.learning import LogComparison, TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.feedback import TakesFeedback
@@ -29,6 +30,8 @@ from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train
 from attend.learning.evidence import with_evidence
+from attend.learning.used import examination
+from attend.measure.uses import MAX_TEXTS, MAX_USED, compare_uses, rows_listed
 from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import attend, attend_twice
@@ -198,6 +201,38 @@ class Collection(TakesFeedback):
                 )
         ordered = iter(answers)
         return [list(islice(ordered, len(group))) for group in groups]
+
+    def compare_from_log(
+        self, before: int, after: int | None = None, *, queries: int = MAX_TEXTS
+    ) -> LogComparison:
+        """Compare two versions by which hits of logged searches served.
+
+        Args:
+            before, after: versions; the active one if None.
+            queries: the number of different texts, the newest, that both versions rank again.
+
+        Raises:
+            UnknownProjection: a version does not exist.
+            InvalidRequest: the collection logs no searches, or a version answers none.
+
+        >>> books.configure(log=True)
+        True
+        >>> books.compare_from_log(1, 1).sentence.split(";")[0]
+        'No search was used yet that interleaved versions 1 and 1'
+        """
+        versions = before, self.views.current(after).version.number
+        self.views.current(before)
+        if self.log is None:
+            raise InvalidRequest(
+                f"The collection {self.name!r} logs no searches; configure it with log = true, and "
+                f"say which hits are used.",
+                field="from_log",
+            )
+
+        entries = self.log.latest(MAX_USED, judged=True)
+        examined = examination(entries, max((len(entry.rows) for entry in entries), default=1))
+        ranker = partial(rows_listed, partial(self.answered, live=False))
+        return compare_uses(entries, versions, ranker, examined, queries=queries)
 
     @until_stable
     def matrix(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> Matrix:

@@ -236,12 +236,17 @@ def roll_back_projection(collection: str, query: api.RollbackRequest) -> api.Rol
     },
     scope="read",
 )
-def compare_projections(collection: str, body: api.CompareRequest) -> api.ComparisonAnswer:
+def compare_projections(
+    collection: str, body: api.CompareRequest
+) -> api.ComparisonAnswer | api.LogComparison:
     """Measure two versions on judged queries, and tell which of these gained and lost.
 
     Without `items` these are the newest examples, which versions may have learned from: then a gain
-    says less than the report of the training, whose questions were held out.
+    says less than the report of the training, whose questions were held out. With `from_log` the
+    two are compared by what people used of logged searches.
     """
+    if body.from_log:
+        return collection_of(collection).compare_from_log(body.before, body.after)
     versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
     return compare_judged(collection_of(collection), versions, body.items, by=body.by)
 
