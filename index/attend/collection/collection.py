@@ -203,7 +203,7 @@ class Collection(TakesFeedback):
         return [list(islice(ordered, len(group))) for group in groups]
 
     def compare_from_log(
-        self, before: int, after: int | None = None, *, queries: int = MAX_TEXTS
+        self, before: int | None, after: int | None = None, *, queries: int = MAX_TEXTS
     ) -> LogComparison:
         """Compare two versions by which hits of logged searches served.
 
@@ -220,8 +220,7 @@ class Collection(TakesFeedback):
         >>> books.compare_from_log(1, 1).sentence.split(";")[0]
         'No search was used yet that interleaved versions 1 and 1'
         """
-        versions = before, self.views.current(after).version.number
-        self.views.current(before)
+        first, second = (self.views.current(version).version.number for version in (before, after))
         if self.log is None:
             raise InvalidRequest(
                 f"The collection {self.name!r} logs no searches; configure it with log = true, and "
@@ -231,8 +230,9 @@ class Collection(TakesFeedback):
 
         entries = self.log.latest(MAX_USED, judged=True)
         examined = examination(entries, max((len(entry.rows) for entry in entries), default=1))
+        queries = queries if self.settings.encoder else 0  # a text without its vector ranks nothing
         ranker = partial(rows_listed, partial(self.answered, live=False))
-        return compare_uses(entries, versions, ranker, examined, queries=queries)
+        return compare_uses(entries, (first, second), ranker, examined, queries=queries)
 
     @until_stable
     def matrix(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> Matrix:
