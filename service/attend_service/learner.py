@@ -22,7 +22,6 @@ from attend import Collection, Data
 from attend.core.errors import AttendError
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.task import GROWTH
-from attend.measure.review import review
 from attend.store.searches import SearchLog
 from attend_service.jobs import Job, Jobs, QueueFull, UnknownJob
 from attend_service.settings import ServerSettings
@@ -108,7 +107,7 @@ class Learner:
         used = searches.counts()[1]
         if used >= self._reviewed.get(collection.name, 0) + REVIEW_EACH:
             self._reviewed[collection.name] = used
-            result = review(collection)
+            result = collection.review()
             if result is not None and result.rolled_back:
                 self._tell(collection, "rolled_back", result.version, result.reason)
         state = dict(collection.store.settings().get(LEARNED) or {})

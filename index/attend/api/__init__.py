@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attend.api.answers import AcrossAnswer, Answer, Facet, Matrix, Predicted, Recommended
     from attend.api.documents import CollectionInfo, Written
     from attend.api.feedback import FeedbackAdded, InteractionsAdded, SearchesPage, Used
-    from attend.api.learning import StoredProjection
+    from attend.api.learning import LogComparison, StoredProjection
 
 __all__ = [
     "AcrossAnswer",
@@ -22,6 +22,7 @@ __all__ = [
     "Facet",
     "FeedbackAdded",
     "InteractionsAdded",
+    "LogComparison",
     "Matrix",
     "Predicted",
     "Recommended",
@@ -39,6 +40,6 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "answers": ["AcrossAnswer", "Answer", "Facet", "Matrix", "Predicted", "Recommended"],
         "documents": ["CollectionInfo", "Written"],
         "feedback": ["FeedbackAdded", "InteractionsAdded", "SearchesPage", "Used"],
-        "learning": ["StoredProjection"],
+        "learning": ["LogComparison", "StoredProjection"],
     },
 )

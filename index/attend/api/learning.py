@@ -131,6 +131,12 @@ class CompareRequest(Request):
     have learned from."""
     by: str = Field("ndcg@10", max_length=32)
     """The measure by which gains are told."""
+    from_log: bool = False
+    """Compare by what people used of logged searches, and not by judgements."""
+
+    def check(self) -> None:
+        for name in {"items", "by"} & self.model_fields_set if self.from_log else ():
+            raise WrongField(name, f"{name} is for judgements, and from_log uses none; send one")
 
 
 class Evidence(Reply):
@@ -268,6 +274,47 @@ class Difference(Reply):
     mean: float
     interval: Sequence[float] | None
     p: float
+
+
+class LoggedVersion(Reply):
+    """A version by what people used of the pages that they were shown."""
+
+    projection: int
+    wins: int
+    """The number of interleaved searches of which it ranks higher what was used."""
+    gain: float | None
+    """The mean gain of a use, 1/log2(rank + 1), where this version orders the hits that were shown;
+    a use at a rank that few look at counts more. It is nDCG@10 where a query has one right
+    document. Null without used searches of texts."""
+    interval: Sequence[float] | None
+    """Its 95 % interval, for one look at the log."""
+    coverage: float | None
+    """The share of this version's first hits that the pages showed; the gain says nothing of the
+    others."""
+
+
+class LogComparison(Reply):
+    """Two versions by what people used; differences are after less before."""
+
+    before: LoggedVersion
+    after: LoggedVersion
+    better: int | None
+    """The version that interleaved searches tell to be better, at the level 0.05 however often one
+    looks; null where they do not."""
+    sentence: str
+    interleaved: int
+    """The number of interleaved searches of which something was used."""
+    advantage: Difference | None
+    """By how much an interleaved search gains, with an interval and a p-value that hold whenever
+    one looks. A use counts by the root of one over the chance that its rank is looked at."""
+    more: int | None
+    """About how many more would tell a difference of this size; null where that cannot be told, or
+    has been."""
+    searches: int
+    """The number of used searches, interleaved or not, behind the gains of both."""
+    gain: float | None
+    """The difference of the gains."""
+    gain_interval: Sequence[float] | None
 
 
 class RankedDocument(Reply):

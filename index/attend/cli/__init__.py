@@ -34,6 +34,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "alias": ("attend.cli.library", "Point a name at a collection, in every process at once."),
     "build": ("attend.cli.build", "Read documents from files and index what changed."),
+    "compare": ("attend.cli.search", "Compare two versions, by feedback or by use."),
     "configure": ("attend.cli.build", "Change settings of a collection, without its source."),
     "delete": ("attend.cli.library", "Delete documents by their ids or by a filter."),
     "drop": ("attend.cli.library", "Delete a collection with all that it has learned."),

@@ -25,6 +25,7 @@ from attend.core.types import Json
 from attend.measure import interactions, plots, rankings
 from attend.measure.rankings import EXAMPLES, MEASURE, VersionName, compare
 from attend.measure.statistics import Interval
+from attend.measure.uses import MAX_USED
 from attend.search.foreign import FEW
 from attend.source.rows import as_vector
 from attend.store import Interaction, StoredDocument
@@ -556,6 +557,44 @@ def _shown(intervals: Mapping[str, Interval]) -> tuple[dict[str, Any], list[tupl
     bounds = {name: interval.bounds for name, interval in intervals.items()}
     lines = [(name, f"{value:.4f}  {span(bounds[name])}") for name, value in measures.items()]
     return {**measures, "intervals": bounds}, lines
+
+
+@common.collection_command("compare")
+@click.argument("before", type=version)
+@click.argument("after", type=version)
+@click.option("--from-log", is_flag=True, help="By what people used of logged searches.")
+def compare_command(
+    target: common.Target, before: VersionName, after: VersionName, from_log: bool
+) -> None:
+    """Compare two versions (numbers, or 'active') on the stored feedback, or by use.
+
+    With --from-log, by which hits of logged searches served: interleaved searches tell which
+    version is better, with a p-value that holds whenever you look, and all used searches how well
+    either orders what was shown.
+
+    \b
+    Example:
+      attend compare 1 active --data library
+      attend compare 3 4 --from-log --data library
+    """
+    collection = target.collection()
+    if not from_log:
+        comparison = rankings.compare_judged(collection, (before, after))
+        target.show(comparison.json(), as_text(comparison))
+        return
+    numbers = [None if name == "active" else name for name in (before, after)]
+    logged = collection.compare_from_log(*numbers, queries=MAX_USED)
+    rows = [("version", "wins", "gain of a use", "95 % interval", "hits shown")]
+    for side in (logged.before, logged.after):
+        shown = "-" if side.coverage is None else f"{side.coverage:.2f}"
+        gain = "-" if side.gain is None else f"{side.gain:.4f}"
+        bounds = "-" if side.interval is None else span(side.interval)
+        rows.append((str(side.projection), str(side.wins), gain, bounds, shown))
+    lines = [logged.sentence, "", common.table(rows)]
+    if logged.gain is not None and logged.gain_interval is not None:
+        difference = f"{logged.gain:+.4f} {span(logged.gain_interval, '+')}"
+        lines.append(f"Gain, after less before: {difference}, by {logged.searches} used searches.")
+    target.show(logged.json(), "\n".join(lines))
 
 
 def span(bounds: Sequence[float] | None, sign: str = "") -> str:

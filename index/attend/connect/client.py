@@ -256,6 +256,11 @@ class RemoteCollection:
         path = f"{self._path}/searches?limit={limit}{page}"
         return read(api.SearchesPage, self._server.get(path))
 
+    def compare_from_log(self, before: int, after: int | None = None) -> api.LogComparison:
+        """Compare two versions by which hits of logged searches served; the active one if None."""
+        body = {"before": before, "from_log": True, **({"after": after} if after else {})}
+        return read(api.LogComparison, self._write("POST", "/compare", body))
+
     def _in_parts(
         self, path: str, items: list[Any], report: Any, *, delete_stored: bool, **fields: Any
     ) -> dict[str, Any]:

@@ -247,6 +247,11 @@ def _answering(
     return f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}: {title}"
 
 
+def sent_back(settings: Mapping[str, Any]) -> dict[str, Json]:
+    """Return the figures of the versions that use has sent back, by their numbers."""
+    return dict(settings.get(ROLLED_BACK) or {})
+
+
 def learned_from_use(
     versions: Sequence[StoredProjection], settings: Mapping[str, Any]
 ) -> LearnedFromUse:
@@ -255,13 +260,13 @@ def learned_from_use(
     Args:
         settings: the collection's, as they are stored.
     """
-    sent_back = settings.get(ROLLED_BACK) or {}
+    gone = sent_back(settings)
     promoted = [
         version
         for version in versions
         if version.report.get("promoted") and (version.report.get("used") or {}).get("relevant")
     ]
-    kept = [version for version in promoted if str(version.version) not in sent_back]
+    kept = [version for version in promoted if str(version.version) not in gone]
     mixes = [(version.report.get("views") or {}).get("mix") or {} for version in kept]
     gain = sum(mix.get("difference") or 0.0 for mix in mixes)
     back = len(promoted) - len(kept)

@@ -107,7 +107,7 @@ def take_used(
     return labels.figures
 
 
-def examination(entries: Sequence[SearchEntry], ranks: int) -> Float64:
+def examination(entries: Sequence[SearchEntry], ranks: int | None = None) -> Float64:
     """Estimate the chance that a hit is looked at, by its rank; 1 at the first.
 
     Searches that showed one document for one question at several ranks tell how much more the
@@ -116,14 +116,15 @@ def examination(entries: Sequence[SearchEntry], ranks: int) -> Float64:
     its uses say more. Without either it is 1 / rank.
 
     Args:
-        ranks: r, the number of ranks.
+        ranks: r, the number of ranks; those of the longest page if absent.
 
     Returns: (r,).
 
     >>> examination([], 3)
     array([1.        , 0.5       , 0.33333333])
     """
-    return _examination(_shown(entries, None)[0], ranks)
+    longest = max((len(entry.rows) for entry in entries), default=1)
+    return _examination(_shown(entries, None)[0], ranks or longest)
 
 
 def _examination(shown: Shown, ranks: int) -> Float64:

@@ -23,6 +23,9 @@ RESAMPLES = 10_000
 LEVEL = 0.95
 """The level of intervals."""
 
+NORMAL = 1.959964
+"""Standard deviations to either side that hold LEVEL of a normal distribution."""
+
 SEED = 20170612
 
 BLOCK = 1 << 21
@@ -162,6 +165,53 @@ def anytime_p(differences: ArrayLike, *, greater: bool = False) -> Float64:
     for stake in stakes:
         np.logaddexp(total, capital + np.cumsum(np.log1p(stake * values)), out=total)
     return np.exp(-np.maximum.accumulate(np.maximum(total, 0)))
+
+
+def anytime_interval(differences: ArrayLike) -> Interval:
+    """Return the mean of differences (n,) with bounds that hold the true one whenever one looks.
+
+    They are the means that `anytime_p` has not refuted at the level of LEVEL; both agree about 0.
+
+    >>> anytime_interval([0.5] * 100).low > 0.3
+    True
+    """
+    values = _checked(differences)
+
+    def refuted(mean: float) -> bool:
+        # Within -1 to 1 again, as a difference less a mean may not be.
+        return bool(anytime_p((values - mean) / (1 + abs(mean)))[-1] <= 1 - LEVEL)
+
+    bounds = []
+    for outer in (-1.0, 1.0):
+        inner = float(values.mean())
+        for _ in range(20):  # to a millionth
+            middle = (inner + outer) / 2
+            inner, outer = (inner, middle) if refuted(middle) else (middle, outer)
+        bounds.append(outer)
+    return Interval(float(values.mean()), *bounds)
+
+
+def ratio_intervals(columns: ArrayLike, weights: ArrayLike) -> list[Interval]:
+    """Return the sum of each column (n, m) over that of weights (n,), with normal intervals.
+
+    The rows are drawn, such as searches; the ratio's variance is that of its linear part (the
+    delta method), as of self-normalised importance sampling.
+
+    >>> [interval] = ratio_intervals([[1.0], [3.0]], [2.0, 2.0])
+    >>> round(interval.mean, 6), round(interval.high, 2)
+    (1.0, 1.98)
+    """
+    values, divisors = _checked(columns, axes=2), _checked(weights)
+    ratios = values.sum(axis=0) / divisors.sum()
+    residuals = values - divisors[:, None] * ratios
+    count = len(values)
+    if count < 2:
+        return [Interval(float(ratio), math.nan, math.nan) for ratio in ratios]
+    halves = NORMAL * math.sqrt(count) * residuals.std(axis=0, ddof=1) / divisors.sum()
+    return [
+        Interval(float(ratio), float(ratio - half), float(ratio + half))
+        for ratio, half in zip(ratios, halves, strict=True)
+    ]
 
 
 def mean_interval(values: ArrayLike) -> Interval:

@@ -17,7 +17,6 @@ from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.evidence import changed_questions
 from attend.measure.rankings import VersionName, compare_judged
-from attend.measure.review import review
 from attend.store import CollectionStore, StoredProjection
 from attend.write.feedback import add_feedback
 from attend_service.context import collection_of, context
@@ -237,7 +236,7 @@ def review_projection(collection: str) -> api.Review | None:
     Where use leaves no doubt that it is worse, the one before answers again. Null where nothing was
     used since, or where no training has promoted it.
     """
-    return review(collection_of(collection))
+    return collection_of(collection).review()
 
 
 @projections.add(
@@ -250,12 +249,17 @@ def review_projection(collection: str) -> api.Review | None:
     },
     scope="read",
 )
-def compare_projections(collection: str, body: api.CompareRequest) -> api.ComparisonAnswer:
+def compare_projections(
+    collection: str, body: api.CompareRequest
+) -> api.ComparisonAnswer | api.LogComparison:
     """Measure two versions on judged queries, and tell which of these gained and lost.
 
     Without `items` these are the newest examples, which versions may have learned from: then a gain
-    says less than the report of the training, whose questions were held out.
+    says less than the report of the training, whose questions were held out. With `from_log` the
+    two are compared by what people used of logged searches.
     """
+    if body.from_log:
+        return collection_of(collection).compare_from_log(body.before, body.after)
     versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
     return compare_judged(collection_of(collection), versions, body.items, by=body.by)
 

@@ -11,10 +11,11 @@ import pytest
 
 from attend import Collection, Data
 from attend.learning.evidence import ROLLED_BACK
-from attend.measure.review import review
 from attend.projection import Projection
 
-WORDS = [f"{first}{last}" for first in ("ba", "de", "fi", "go", "lu") for last in ("ma", "ne", "ri")]
+WORDS = [
+    f"{first}{last}" for first in ("ba", "de", "fi", "go", "lu") for last in ("ma", "ne", "ri")
+]
 TEXTS = [" ".join(np.random.default_rng(number).choice(WORDS, 5)) for number in range(60)]
 
 
@@ -56,9 +57,9 @@ def use(collection: Collection, searches: int, seed: int = 0) -> None:
 def test_a_version_that_use_says_is_worse_is_sent_back_once(collection: Collection) -> None:
     before = collection.info().projection
     version = promoted(collection, noise=0.5)
-    assert review(collection) is None  # nothing was used yet
+    assert collection.review() is None  # nothing was used yet
     use(collection, 300)
-    result = review(collection)
+    result = collection.review()
     assert result is not None
     assert result.rolled_back
     assert (result.version, result.previous, result.p <= 0.05) == (version, before, True)
@@ -70,14 +71,14 @@ def test_a_version_that_use_says_is_worse_is_sent_back_once(collection: Collecti
         "Learned from use: 1 promotion, 1 rollback, +0.0 points"
     )
     use(collection, 20)
-    assert review(collection) is None  # there is nothing that was promoted over another
+    assert collection.review() is None  # there is nothing that was promoted over another
 
 
 def test_an_equal_version_stays_however_often_it_is_reviewed(collection: Collection) -> None:
     version = promoted(collection, noise=0.0)
     for seed in range(6):
         use(collection, 30, seed)
-        result = review(collection)
+        result = collection.review()
         assert result is not None
         assert not result.rolled_back
         assert "nothing shows that it is worse" in result.reason
@@ -91,4 +92,4 @@ def test_only_what_a_training_promoted_is_reviewed(collection: Collection) -> No
     version = promoted(collection, noise=0.5)
     collection.activate(version, force=True, report={"promoted": False, "forced": True})
     use(collection, 10)
-    assert review(collection) is None
+    assert collection.review() is None
