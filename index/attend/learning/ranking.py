@@ -218,8 +218,14 @@ class RankingTrainer:
     def judge(self, rankings: Sequence[Rankings]) -> Trained:
         """Choose, and put the choice to the promotion test."""
         request = self.request
+        weights = self.material.questions.weights
+        weights = np.ones(self.material.questions.count) if weights is None else weights
         judged: list[Judged[RankingChoice]] = [
-            Judged.of(split, fold.held_out, {name: item.ndcg[split] for name, item in row.items()})
+            Judged.of(
+                split,
+                fold.held_out,
+                {name: item.ndcg[split] * weights[fold.held_out] for name, item in row.items()},
+            )
             for fold, row in zip(self.folds, rankings, strict=True)
             for split in fold.splits
         ]

@@ -17,11 +17,9 @@ from scipy.optimize import minimize_scalar
 from attend.core.arrays import same_question
 from attend.core.types import Example, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
+from attend.store import USED
 from attend.store.searches import SearchEntry
 from attend.write.feedback import add_feedback
-
-SOURCE = "used"
-"""The source of examples that are made from the log."""
 
 ETA, SPREAD = 1.0, 0.5
 """How steeply the chance of a look falls with the rank, before the log says anything: 1 / rank to
@@ -38,10 +36,19 @@ LEAST = 0.1
 """The smallest chance that a use is divided by: unclipped, a stray one at rank 200 outweighs all
 others."""
 
+RIGHT, WRONG, STRENGTH = 0.9, 0.1, 20.0
+"""The chances that a hit is used which is looked at, and is the answer or not, before the log says
+anything, and the looks that they count for."""
+
+MOST = 0.98
+
+DOUBTFUL = 0.05
+"""A used document that is the answer with a smaller chance gets no label."""
+
 MOST_SEARCHES = 100_000
 """The latest searches with a report from which labels are made."""
 
-FEWEST_SOURCES = 3
+FEWEST_USEDS = 3
 """Fewer sources cannot outvote one."""
 
 LOUDEST = 5.0
@@ -103,7 +110,7 @@ def take_used(
     documents = collection.store.documents(rows, texts=False)
     ids = {row: document.id for row, document in documents.items()}
     labels = labels_of(entries, ids)
-    add_feedback(collection, labels.examples, only=SOURCE, progress=lambda stage, done: watch(done))
+    add_feedback(collection, labels.examples, only=USED, progress=lambda stage, done: watch(done))
     return labels.figures
 
 
@@ -159,22 +166,27 @@ def _examination(shown: Shown, ranks: int) -> Float64:
 def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLabels:
     """Make labels of searches with a report.
 
-    A document that was used for a question has the mean of its uses over the searches that showed
-    it, each over the chance of a look at its rank. One that was passed over, since only hits below
-    were used, is not relevant by as much as it was. What is below the last used hit says nothing.
+    Of each question one of the shown documents is taken to be the answer, or none: which, tell all
+    reports about it, by how often hits are used that are right and looked at, and that are not
+    (`Habits`). The label of a used document is the chance that it is the answer, over the chance
+    that an answer at its ranks is used at all: questions whose answer stands low are as many among
+    all, but few among those with a report (inverse propensity; Joachims, Swaminathan and Schnabel
+    2017). A document that was passed over is a label below 0, by how sure it is no answer.
 
     Args:
         ids: of documents by row; others are left out.
     """
     shown, names, questions, sources = _shown(entries, ids)
-    ranks = int(shown.ranks.max(initial=0)) + 1
+    looks = _examination(shown, int(shown.ranks.max(initial=0)) + 1)
     own = shown.pairs < len(names)
-    look = np.maximum(_examination(shown, ranks), LEAST)
     shown = Shown._make(column[own] for column in shown)
     trust, weighed = _trust(shown, sources)
-    labels, plain = (_labels(shown, look, weights, len(names)) for weights in (trust, trust**0))
+    numbers = np.array([question for question, _ in names], dtype=np.int64)
+    labels, plain = (
+        _labels(shown, numbers, looks, weights) for weights in (trust, np.ones(len(sources)))
+    )
     examples = [
-        Example(questions[question], ids[row], float(label), None, SOURCE)
+        Example(questions[question], ids[row], float(label), None, USED)
         for (question, row), label in zip(names, labels.tolist(), strict=True)
         if label
     ]
@@ -183,12 +195,83 @@ def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLab
         "used": int((shown.used > 0).sum()),
         "labels": len(examples),
         "relevant": sum(example.weight > 0 for example in examples),
-        "looked_at": [round(share, 4) for share in look.tolist()],
+        "looked_at": [round(share, 4) for share in looks.tolist()],
         "sources": len(sources),
         "weighed_down": weighed,
         "changed_labels": int((np.sign(labels) != np.sign(plain)).sum()),
     }
     return UsedLabels(examples, figures)
+
+
+class Habits(NamedTuple):
+    """How people use what they are shown.
+
+    Attributes:
+        right: the chance that a hit is used which is looked at, and the answer.
+        wrong: the same of one that is not the answer.
+        prior: (r,) the chance that the answer is the document whose best rank this is.
+    """
+
+    right: float
+    wrong: float
+    prior: Float64
+
+
+def _labels(shown: Shown, questions: Int64, looks: Float64, trust: Float64) -> Float64:
+    """Return the label of each pair (p,): above 0 used, below 0 passed over, 0 for neither.
+
+    Args:
+        questions: (p,) the question of each pair.
+        trust: (s,) of each source.
+    """
+    count, weights = len(questions), trust[shown.sources]
+    used, look = shown.used > 0, looks[shown.ranks]
+    best = np.full(count, len(looks) - 1)
+    np.minimum.at(best, shown.pairs, shown.ranks)
+    habits = Habits(RIGHT, WRONG, np.full(len(looks), 0.5 / len(looks)))
+    for _ in range(STEPS):  # expectation maximisation
+        chances = _chances(shown, questions, best, looks, weights, habits)
+        mine = chances[shown.pairs] * weights
+        others = (1 - chances[shown.pairs]) * weights
+        right = (used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH)
+        wrong = (used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH)
+        asked = max(len(np.unique(questions)), 1)
+        prior = np.bincount(best, chances, len(looks)) / asked
+        habits = Habits(min(right, MOST), min(wrong, right / 2), np.clip(prior, 1e-4, None))
+    chances = _chances(shown, questions, best, looks, weights, habits)
+    # The chance that an answer that was shown at these ranks is used at least once.
+    missed = np.bincount(shown.pairs, weights * np.log1p(-habits.right * look), count)
+    reached = np.maximum(1 - np.exp(missed), LEAST)
+    uses = np.bincount(shown.pairs, weights * used, count)
+    value = np.bincount(shown.pairs, weights * shown.used, count) / np.maximum(uses, 1e-9)
+    passed = np.bincount(shown.pairs, weights * shown.read, count)
+    return np.where(
+        uses > 0,
+        np.where(chances > DOUBTFUL, value * chances / reached, 0.0),
+        np.where(passed > 0, chances - 1, 0.0),
+    )
+
+
+def _chances(
+    shown: Shown,
+    questions: Int64,
+    best: Int64,
+    looks: Float64,
+    weights: Float64,
+    habits: Habits,
+) -> Float64:
+    """Return the chance of each pair to be its question's answer (p,); none may be."""
+    look = looks[shown.ranks]
+    seen = np.where(
+        shown.used > 0,
+        np.log(habits.right / habits.wrong),
+        np.log1p(-habits.right * look) - np.log1p(-habits.wrong * look),
+    )
+    evidence = np.bincount(shown.pairs, weights * seen, len(questions))
+    odds = habits.prior[best] * np.exp(np.minimum(evidence, 500.0))
+    total, prior = (np.bincount(questions, column) for column in (odds, habits.prior[best]))
+    none = np.maximum(1 - prior, 0.02)
+    return np.asarray(odds / (total + none)[questions])
 
 
 def _shown(
@@ -229,16 +312,6 @@ def _shown(
     return shown, list(pairs), texts, list(sources)
 
 
-def _labels(shown: Shown, look: Float64, trust: Float64, count: int) -> Float64:
-    """Return the label of each pair (p,): above 0 used, below 0 passed over, 0 for neither."""
-    weights = trust[shown.sources]
-    times = np.bincount(shown.pairs, weights, count)
-    used = np.bincount(shown.pairs, weights * shown.used / look[shown.ranks], count)
-    passed = np.bincount(shown.pairs, weights * shown.read * (shown.used == 0), count)
-    times = np.maximum(times, 1e-9)
-    return np.where(used > 0, used / times, -passed / times)
-
-
 def _trust(shown: Shown, sources: Sequence[str | None]) -> tuple[Float64, list[Json]]:
     """Return how much each source counts (s,), 0 to 1, and those that are weighed down.
 
@@ -247,7 +320,7 @@ def _trust(shown: Shown, sources: Sequence[str | None]) -> tuple[Float64, list[J
     """
     count = len(sources)
     trust = np.ones(count)
-    if count < FEWEST_SOURCES:
+    if count < FEWEST_USEDS:
         return trust, []
     used = shown.used > 0
     uses = np.bincount(shown.sources, used, count)
@@ -266,7 +339,7 @@ def _trust(shown: Shown, sources: Sequence[str | None]) -> tuple[Float64, list[J
     could = np.bincount(by, hits[told], count)
     rate = np.bincount(by, hits[told] * agreed[told] / others[told], count) / np.maximum(could, 1)
     compared = could >= FEWEST_UNIQUE
-    usual = float(np.median(rate[compared])) if compared.sum() >= FEWEST_SOURCES else 0.0
+    usual = float(np.median(rate[compared])) if compared.sum() >= FEWEST_USEDS else 0.0
     agreement = np.where(compared & (usual > 0), np.minimum(1.0, rate / max(usual, 1e-9)), 1.0)
     trust = volume * np.where(agreement < 0.5, agreement, 1.0)
     weighed: list[Json] = [

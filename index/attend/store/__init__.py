@@ -218,6 +218,10 @@ class NewExample(NamedTuple):
     source: str = "given"
 
 
+USED = "used"
+"""The source of examples that are made from the log of searches."""
+
+
 class ExampleSet(NamedTuple):
     """All examples, read at one moment. Questions and examples are in the order of their ids."""
 
@@ -228,6 +232,7 @@ class ExampleSet(NamedTuple):
     weights: Float64  # (e,)
     positions: Int64  # (e,) 0 for unknown
     ids: Int64  # (e,)
+    used: Bool  # (e,) made from the log of searches
 
 
 class InteractionSet(NamedTuple):
