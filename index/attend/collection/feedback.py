@@ -263,6 +263,8 @@ class TakesFeedback(StoredCollection):
                     if row in documents
                 ],
                 entry.used is not None,
+                None if entry.pair is None else entry.pair + 1,
+                None if entry.draft is None else list(entry.draft.versions),
             )
             for entry in page
         ]

@@ -220,10 +220,12 @@ def _gains(pages: Sequence[Page], chances: Float64) -> list[Interval] | None:
 
 def _more(scores: Float64) -> int | None:
     """Return about how many more searches would tell; None where that cannot be told."""
-    spread = scores.std() if len(scores) > 1 else 0.0
-    if not spread or abs(scores.mean()) * math.sqrt(len(scores)) < spread:
+    if not len(scores):
         return None
-    needed = NEEDED * (spread / scores.mean()) ** 2
+    mean, spread = float(scores.mean()), float(scores.std())
+    if not spread or abs(mean) * math.sqrt(len(scores)) < spread:
+        return None
+    needed = NEEDED * (spread / mean) ** 2
     return max(1, math.ceil(needed) - len(scores))
 
 

@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sqlite_utils import Database
+
 from attend.core.errors import AttendError, InvalidRequest, NotFound
-from attend.store.connections import Connections, Database
+from attend.store.connections import Connections
 
 log = logging.getLogger("attend")
 
