@@ -74,7 +74,7 @@ def test_the_client_and_the_command_compare_by_the_log(tmp_path: Path) -> None:
             remote.used(str(answer.search), [answer.hits[n].id])
         report = remote.compare_from_log(1, version)
         assert report.interleaved == 3
-        assert report.sentence.startswith("Not told apart by 3 used searches")
+        assert report.sentence.startswith("Not told apart by interleaved searches")
         library.close()
     command = ["compare", "1", str(version), "--from-log", "--data", str(tmp_path)]
     ran = CliRunner().invoke(main, [*command, "--collection", "points"])

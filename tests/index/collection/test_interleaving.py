@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
+from attend.collection.feedback import team_draft
 from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.projection import Projection
-from attend.search.drafts import team_draft
 from attend.store.searches import FILE, SearchEntry, SearchLog
 
 DOCUMENTS = 12
@@ -92,9 +92,9 @@ def test_lists_of_two_versions_are_drafted_and_logged(collection: Collection) ->
         firsts[ids[0]] += 1
         draft = entries(collection)[0].draft
         assert draft is not None
-        assert draft.versions == (1, 2)
+        assert list(draft) == [1, 2]
         places = [[row.index(id) + 1 if id in row else 0 for row in lists] for id in ids]
-        assert [list(pair) for pair in draft.ranks] == places
+        assert [list(pair) for pair in zip(*draft.values(), strict=True)] == places
         for team in (0, 1):  # of the lists, beginnings alone are on the page
             drafted = sorted(place[team] for place in places if place[team])
             own = [rank for rank in drafted if rank <= 2]
@@ -127,7 +127,7 @@ def test_interleaving_rests_while_another_version_is_active(collection: Collecti
     collection.search([1.0, 0.05])
     draft = entries(collection)[0].draft
     assert draft is not None
-    assert draft.versions == (2, 1)
+    assert list(draft) == [2, 1]
 
 
 def test_what_cannot_be_interleaved_is_refused_by_name(collection: Collection) -> None:
