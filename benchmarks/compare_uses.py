@@ -186,7 +186,7 @@ def held(given: Contest, runs: int, searches: int) -> list[float]:
 def main() -> None:
     options = parser(__doc__ or "").parse_args()
     random.seed(SEED)
-    runs = 20 if options.quick else 100
+    runs = 10 if options.quick else 50
     result: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         workshop = Workshop(Path(folder))
