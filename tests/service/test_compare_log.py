@@ -66,14 +66,16 @@ def test_the_client_and_the_command_compare_by_the_log(tmp_path: Path) -> None:
     data.close()
     with running(tmp_path) as server:
         wait_until_ready(server)
-        remote = RemoteLibrary(f"http://{server.host}:{server.port}").collection("points")
+        library = RemoteLibrary(f"http://{server.host}:{server.port}")
+        remote = library.collection("points")
         remote.configure(interleave=[1, version])
         for n in range(3):
             answer = remote.search({"text": "a word", "vector": [1.0, n / 9]}, k=4, lexical=False)
             remote.used(str(answer.search), [answer.hits[n].id])
         report = remote.compare_from_log(1, version)
         assert report.interleaved == 3
-        assert report.sentence.startswith("Not told apart by 3 used searches")
+        assert report.sentence.startswith("Not told apart by interleaved searches")
+        library.close()
     command = ["compare", "1", str(version), "--from-log", "--data", str(tmp_path)]
     ran = CliRunner().invoke(main, [*command, "--collection", "points"])
     assert ran.exit_code == 0, ran.output

@@ -170,6 +170,7 @@ def test_a_field_is_left_out_or_null_and_never_both(client: FlaskClient) -> None
             "SettingsChange.exact_below",
             "SettingsChange.scale",
             "SettingsChange.about",
+            "SettingsChange.interleave",
             "InteractionsRequest.liked_from",
         ),
         *("FeedbackPage.next", "RankingOptions.score_threshold", "RankRequest.return_documents"),

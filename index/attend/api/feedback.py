@@ -300,6 +300,11 @@ class LoggedSearch(base.Reply):
     """Without documents that were deleted since."""
     judged: bool
     """Whether somebody said which hits served."""
+    pair: int | None
+    """The upper rank of two hits that were to change places with chance 1/2 (`log_swaps`), as
+    `hits` has them; null where none were."""
+    interleaved: Sequence[int] | None
+    """The versions from whose lists the page was drafted; null for one version's list."""
 
 
 class SearchesListing(base.Request):

@@ -156,7 +156,7 @@ class Collection(TakesFeedback):
             self.views.refresh()  # another process may have built it meanwhile
         if named:
             requests = [with_value(request, self.settings.value_name) for request in requests]
-        rivals = self.rivals(requests) if live else {}
+        rivals = self.rivals(requests) if live and self.settings.interleave else {}
         every = [*requests, *rivals.values()]
         searches = [Search(request, request.query.parts(), started) for request in every]
         groups: dict[Hashable, list[int]] = {}

@@ -7,8 +7,8 @@ lists, Sakai 2007): what was not shown could not be used, and speaks for neither
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,20 +51,6 @@ Lists = Callable[[Sequence[str], int], Sequence[Sequence[int]]]
 """Returns the rows that a version lists for each of some texts, best first."""
 
 
-class Page(NamedTuple):
-    """A used page.
-
-    Attributes:
-        gains: (k, 2), what each hit gains under either version.
-        used: (k,) how much each served, 1 for the one that served most.
-        coverage: (2,) the share of either version's first hits that the page shows.
-    """
-
-    gains: Float64
-    used: Float64
-    coverage: Float64
-
-
 def compare_uses(
     entries: Sequence[SearchEntry],
     versions: tuple[int, int],
@@ -86,46 +72,36 @@ def compare_uses(
         examined: (ranks,), the chance that somebody looks at each rank of a page.
         queries: the largest number of different texts that are ranked, the newest.
     """
-    served = [entry for entry in entries if entry.used]
-    chances = np.maximum(examined, LEAST_EXAMINED)
+    served = [entry for entry in entries if any((entry.used or {}).values())]
     drafted = [
-        page
+        _measured(entry, [entry.draft[version] for version in versions], examined)
         for entry in reversed(served)
-        if entry.draft is not None and set(entry.draft.versions) == set(versions)
-        if (page := _drafted(entry, versions)) is not None
+        if entry.draft is not None and entry.draft.keys() == set(versions)
     ]
-    # √(1/p) is between 1/p, which has no bias, and 1, which has the least variance.
-    scores = np.array([_score(page, np.sqrt(chances)) for page in drafted])
-    test = anytime_p(scores) if len(scores) else np.ones(1)
-    interval = anytime_interval(scores) if len(scores) else None
-    better = None
-    if interval is not None and test[-1] <= 1 - LEVEL:
-        better = versions[int(interval.mean > 0)]
-    pages = _listed(served, versions, lists, queries)
-    gains, coverage = _gains(pages, chances), np.full(2, np.nan)
-    if pages:
-        coverage = np.mean([page.coverage for page in pages], axis=0)
-    wins = [int((scores < 0).sum()), int((scores > 0).sum())]
+    scores = np.array([page[0] for page in drafted])
+    advantage, better = None, None
+    if len(scores):
+        interval, p = anytime_interval(scores), float(anytime_p(scores)[-1])
+        advantage = Difference(interval.mean, interval.bounds, p)
+        better = versions[int(interval.mean > 0)] if p <= 1 - LEVEL else None
+    wins = int((scores < 0).sum()), int((scores > 0).sum())
+    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 6)
+    gains: list[Interval] = []
+    figures: list[tuple[Any, Any, Any]] = [(None, None, None)] * 2
+    if len(pages):
+        sums = pages[:, 1:3]
+        gains = ratio_intervals(np.column_stack([sums, sums[:, 1] - sums[:, 0]]), pages[:, 3])
+        coverage = pages[:, 4:].mean(axis=0).tolist()
+        figures = [(gains[side].mean, gains[side].bounds, coverage[side]) for side in (0, 1)]
+    sides = [LoggedVersion(versions[side], wins[side], *figures[side]) for side in (0, 1)]
     more = _more(scores) if better is None else None
-    sides = [
-        LoggedVersion(
-            versions[side],
-            wins[side],
-            gains[side].mean if gains else None,
-            gains[side].bounds if gains else None,
-            float(coverage[side]) if pages else None,
-        )
-        for side in (0, 1)
-    ]
     return LogComparison(
         before=sides[0],
         after=sides[1],
         better=better,
-        sentence=_sentence(versions, better, wins, len(scores), float(test[-1]), more),
+        sentence=_sentence(versions, better, wins, advantage, more),
         interleaved=len(scores),
-        advantage=None
-        if interval is None
-        else Difference(interval.mean, interval.bounds, float(test[-1])),
+        advantage=advantage,
         more=more,
         searches=len(pages),
         gain=gains[2].mean if gains else None,
@@ -210,36 +186,36 @@ def condensed(ranks: Sequence[int]) -> Float64:
     return gains
 
 
-def _drafted(entry: SearchEntry, versions: tuple[int, int]) -> Page | None:
-    """Return an interleaved page, by the ranks that were logged."""
-    assert entry.draft is not None  # the caller chose it
-    sides = (0, 1) if entry.draft.versions == versions else (1, 0)
-    return _page(entry, [[ranks[side] for ranks in entry.draft.ranks] for side in sides])
+def _measured(
+    entry: SearchEntry, ranks: Sequence[Sequence[int]], examined: Float64
+) -> tuple[float, ...]:
+    """Measure a used page by the ranks of its hits under either version.
 
-
-def _page(entry: SearchEntry, ranks: Sequence[Sequence[int]]) -> Page | None:
-    """Return a page by the ranks of its hits under either version; None for want of use."""
-    assert entry.used is not None  # the caller chose it
-    values = np.array([entry.used.get(rank, 0.0) for rank in range(len(entry.rows))])
-    if not values.any():
-        return None
-    shown = [[0 < rank <= len(values) for rank in side] for side in ranks]
-    gains = np.stack([condensed(side) for side in ranks], axis=1)
-    return Page(gains, values / values.max(), np.mean(shown, axis=1))
-
-
-def _score(page: Page, chances: Float64) -> float:
-    """Return how much better the second version ranks what was used, from -1 to 1."""
-    gain = page.gains[:, 1] - page.gains[:, 0]
-    return float(np.clip((page.used * gain / chances[: len(gain)]).sum(), -1, 1))
+    Returns: how much better the second version ranks what was used, from -1 to 1; the sums of gains
+        under both and of weights, for SNIPS; the shares of both versions' first hits on the page.
+    """
+    values = np.array([(entry.used or {}).get(rank, 0.0) for rank in range(len(entry.rows))])
+    values /= values.max()
+    chances = np.maximum(examined[: len(values)], LEAST_EXAMINED)
+    before, after = (condensed(side) for side in ranks)
+    # √(1/p) is between 1/p, which has no bias, and 1, which has the least variance.
+    score = np.clip(values @ ((after - before) / np.sqrt(chances)), -1, 1)
+    weights = values / chances
+    shown = [np.mean([0 < rank <= len(values) for rank in side]) for side in ranks]
+    numbers = score, weights @ before, weights @ after, weights.sum(), *shown
+    return tuple(map(float, numbers))
 
 
 def _listed(
-    served: Sequence[SearchEntry], versions: tuple[int, int], lists: Lists, queries: int
-) -> list[Page]:
-    """Return the used pages of texts, ranked by both versions as they are now."""
+    served: Sequence[SearchEntry],
+    versions: tuple[int, int],
+    lists: Lists,
+    examined: Float64,
+    queries: int,
+) -> Iterator[tuple[float, ...]]:
+    """Measure the used pages of texts, ranked by both versions as they are now."""
     newest = dict.fromkeys(entry.query for entry in served if entry.query is not None)
-    texts = [text for text in newest if text is not None][:queries]
+    texts = list(newest)[:queries]
     ranked = [
         {
             text: {row: rank for rank, row in enumerate(rows, start=1)}
@@ -247,49 +223,38 @@ def _listed(
         }
         for version in versions
     ]
-    pages = []
     for entry in served:
         if entry.query in ranked[0]:
             ranks = [[side[entry.query].get(row, 0) for row in entry.rows] for side in ranked]
-            pages.append(_page(entry, ranks))
-    return [page for page in pages if page is not None]
-
-
-def _gains(pages: Sequence[Page], chances: Float64) -> list[Interval] | None:
-    """Return the mean gain of a use under both versions, and the difference."""
-    if not pages:
-        return None
-    weights = [page.used / chances[: len(page.used)] for page in pages]
-    sums = np.array([weight @ page.gains for weight, page in zip(weights, pages, strict=True)])
-    columns = np.column_stack([sums, sums[:, 1] - sums[:, 0]])  # (n, 3)
-    return ratio_intervals(columns, [weight.sum() for weight in weights])
+            yield _measured(entry, ranks, examined)
 
 
 def _more(scores: Float64) -> int | None:
     """Return about how many more searches would tell; None where that cannot be told."""
-    spread = scores.std() if len(scores) > 1 else 0.0
-    if not spread or abs(scores.mean()) * math.sqrt(len(scores)) < spread:
+    if not len(scores):
         return None
-    needed = NEEDED * (spread / scores.mean()) ** 2
+    mean, spread = float(scores.mean()), float(scores.std())
+    if not spread or abs(mean) * math.sqrt(len(scores)) < spread:
+        return None
+    needed = NEEDED * (spread / mean) ** 2
     return max(1, math.ceil(needed) - len(scores))
 
 
 def _sentence(
     versions: tuple[int, int],
     better: int | None,
-    wins: Sequence[int],
-    searches: int,
-    p: float,
+    wins: tuple[int, int],
+    advantage: Difference | None,
     more: int | None,
 ) -> str:
     before, after = versions
-    if not searches:
+    if advantage is None:
         return (
             f"No search was used yet that interleaved versions {before} and {after}; set "
             f"interleave to [{before}, {after}] while one of them is active."
         )
-    counted = f"{searches:,} used searches ({before}: {wins[0]:,} wins, {after}: {wins[1]:,})"
+    counted = f"interleaved searches ({before}: {wins[0]:,} wins, {after}: {wins[1]:,})"
     if better is not None:
-        return f"Version {better} is better, by {counted}; p = {p:.4f}."
+        return f"Version {better} is better, by {counted}; p = {advantage.p:.4f}."
     needed = f"About {more:,} more may tell." if more else "How many more it takes is not clear."
-    return f"Not told apart by {counted}; p = {p:.3f}. {needed}"
+    return f"Not told apart by {counted}; p = {advantage.p:.3f}. {needed}"

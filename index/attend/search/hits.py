@@ -214,10 +214,9 @@ def cursor(request: str, place: Sequence[float]) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-def cursor_at(end: str, place: Sequence[float]) -> str:
-    """Return the cursor of the same request at another place."""
-    request = json.loads(base64.urlsafe_b64decode(end.encode() + b"=" * (-len(end) % 4)))[0]
-    return cursor(request, place)
+def decoded(cursor: str) -> bytes:
+    """Return the JSON of a cursor: the fingerprint of its request, and a place."""
+    return base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
 
 
 def place(cursor: str, request: str, length: int) -> list[float]:
@@ -228,8 +227,7 @@ def place(cursor: str, request: str, length: int) -> list[float]:
     """
     try:
         cursor = str(cursor)
-        data = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
-        belongs_to, *numbers = json.loads(data)
+        belongs_to, *numbers = json.loads(decoded(cursor))
     except (ValueError, TypeError, RecursionError):
         belongs_to, numbers = None, []
     # Python's JSON reads NaN and Infinity, and integers of any length.

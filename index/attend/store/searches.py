@@ -60,18 +60,6 @@ COLUMNS = (
 """Columns that files of earlier versions do not have."""
 
 
-class Draft(NamedTuple):
-    """A page that was drafted from the lists of two versions.
-
-    Attributes:
-        ranks: of each hit of the page in the lists of the first and of the second version, from 1;
-            0 where it was not listed.
-    """
-
-    versions: tuple[int, int]
-    ranks: Sequence[tuple[int, int]]
-
-
 class SearchEntry(NamedTuple):
     """A search of the log.
 
@@ -82,7 +70,8 @@ class SearchEntry(NamedTuple):
         used: the value of each that served, by rank; None where nobody said anything.
         pair: the upper of two neighbouring ranks whose hits were exchanged with chance 1/2, as
             shown in `rows`; None where no hits took part.
-        draft: what a page of two versions was made of; None for one of a single version.
+        draft: by version, the rank of each hit of a page of two versions in that one's list, from
+            1, or 0 where it was not listed; None for a page of a single version.
         source: who said what served, as its caller names it.
     """
 
@@ -93,7 +82,7 @@ class SearchEntry(NamedTuple):
     rows: Sequence[int]
     used: Mapping[int, float] | None
     pair: int | None = None
-    draft: Draft | None = None
+    draft: Mapping[int, Sequence[int]] | None = None
     source: str | None = None
 
 
@@ -128,13 +117,16 @@ class SearchLog:
         version: int,
         rows: Sequence[int],
         pair: int | None = None,
-        draft: Draft | None = None,
+        draft: Mapping[int, Sequence[int]] | None = None,
     ) -> str:
         """Note what a search showed, and return its id; it is written by another thread."""
         with self._lock:
             self._count = (self._count + 1) % 2**_RANDOM_BITS
             id = (int(time.time() * 1000) << _RANDOM_BITS) + self._count
-            packed = None if draft is None else _packed_draft(draft)
+            packed = None
+            if draft is not None:
+                packed = array("I", draft).tobytes()
+                packed += array("H", [rank for ranks in draft.values() for rank in ranks]).tobytes()
             self._waiting.append((id, version, query, _packed(rows), pair, packed))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_on, daemon=True)
@@ -201,9 +193,13 @@ class SearchLog:
                 ).fetchall()
                 used = {rank: value for rank, value, _ in uses if rank >= 0} if uses else None
                 moment = (id >> _RANDOM_BITS) / 1000
-                drafted = None if draft is None else _unpacked_draft(draft)
+                ranked = None
+                if draft is not None:
+                    (first, second), ranks = array("I", draft[:8]), array("H", draft[8:]).tolist()
+                    half = len(ranks) // 2
+                    ranked = {first: ranks[:half], second: ranks[half:]}
                 source = uses[0][2] if uses else None
-                entry = moment, version, query, _unpacked(shown), used, pair, drafted, source
+                entry = moment, version, query, _unpacked(shown), used, pair, ranked, source
                 results.append(SearchEntry(f"{id:016x}", *entry))
         return results
 
@@ -337,16 +333,3 @@ def _unpacked(shown: bytes) -> Sequence[int]:
     rows = array(shown[:1].decode())
     rows.frombytes(shown[1:])
     return rows.tolist()
-
-
-def _packed_draft(draft: Draft) -> bytes:
-    ranks = [rank for pair in draft.ranks for rank in pair]
-    return array("I", draft.versions).tobytes() + array("H", ranks).tobytes()
-
-
-def _unpacked_draft(packed: bytes) -> Draft:
-    versions, ranks = array("I"), array("H")
-    versions.frombytes(packed[:8])
-    ranks.frombytes(packed[8:])
-    pairs = zip(ranks[::2], ranks[1::2], strict=True)
-    return Draft((versions[0], versions[1]), list(pairs))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
+from attend.collection.feedback import team_draft
 from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.core.types import Float64
 from attend.encoder import Encoder
 from attend.measure.statistics import anytime_interval, anytime_p, ratio_intervals
 from attend.measure.uses import compare_uses, condensed
-from attend.search.drafts import team_draft
-from attend.store.searches import Draft, SearchEntry
+from attend.store.searches import SearchEntry
 
 TEXTS = 40
 RANKS = 8
@@ -56,8 +56,8 @@ def log_of(
         if drafted:
             page = team_draft(first, second, size=RANKS)
             tops = first[:RANKS], second[:RANKS]
-            ranks = [tuple(top.index(d) + 1 if d in top else 0 for top in tops) for d in page]
-            draft = Draft((1, 2), ranks)  # type: ignore[arg-type]  # pairs
+            ranks = [[top.index(d) + 1 if d in top else 0 for d in page] for top in tops]
+            draft = {1: ranks[0], 2: ranks[1]}
         if used := clicked(page, rng):
             entries.append(SearchEntry("", 0.0, 1, text, page, used, None, draft))
     return entries
@@ -98,7 +98,7 @@ def test_equal_versions_are_told_apart_in_at_most_one_of_twenty_runs() -> None:
         sides = log_of(lists, rng, 300, drafted=True)
         # Each search takes the two versions in an order by lot: neither is better.
         entries = [
-            entry._replace(draft=Draft((1, 2), [(b, a) for a, b in entry.draft.ranks]))
+            entry._replace(draft={1: entry.draft[2], 2: entry.draft[1]})
             if rng.random() < 0.5 and entry.draft is not None
             else entry
             for entry in sides
