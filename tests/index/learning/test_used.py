@@ -66,20 +66,46 @@ def test_one_order_for_each_question_says_nothing_of_looks() -> None:
     np.testing.assert_allclose(examination(simulated(0.3, 3000), 4), 1 / np.arange(1, 5), rtol=1e-4)
 
 
-def test_a_use_counts_by_how_rarely_its_rank_is_looked_at() -> None:
-    entries = [shown([7, 8, 9], [0]), shown([7, 8, 9], [2]), shown([7, 8, 9], [])]
-    labels = labels_of(entries, {7: "a", 8: "b", 9: "c"})
-    weights = {example.document: example.weight for example in labels.examples}
-    # "a" was used once of three times at rank 1, "c" at rank 3, of which one in three is seen;
-    # "b" was passed over once, as it stood above the hit that was used.
-    assert weights == pytest.approx({"a": 1 / 3, "b": -1 / 3, "c": 3 / 3})
-    assert {example.source for example in labels.examples} == {"used"}
-    assert labels.figures["searches"] == 3
+def test_labels_say_which_document_is_the_answer_and_weigh_by_how_rarely_it_is_used() -> None:
+    """Questions with one answer each, as often at each rank: their labels add up to as much."""
+    random = np.random.default_rng(0)
+    ranks = random.integers(RANKS, size=8000)
+    entries = []
+    for question, rank in enumerate(ranks.tolist()):
+        chances = np.where(np.arange(RANKS) == rank, 0.9, 0.05) / np.arange(1, RANKS + 1)
+        used = np.flatnonzero(random.random(RANKS) < chances).tolist()
+        # Documents are their ranks, of which one is the answer.
+        entries.append(shown(range(RANKS), used, f"question {question}"))
+    labels = labels_of(entries, {row: str(row) for row in range(RANKS)})
+    right = np.zeros(RANKS)
+    wrong = 0.0
+    for example in labels.examples:
+        rank = ranks[int(example.query.split()[1])]
+        if example.document == str(rank):
+            right[rank] += max(example.weight, 0)
+        else:
+            wrong += max(example.weight, 0)
+    totals = right / np.bincount(ranks, minlength=RANKS)
+    assert totals.min() > 0.6 * totals.max()
+    assert wrong < 0.4 * right.sum()
+
+
+def test_a_hit_that_was_passed_over_is_a_label_below_zero() -> None:
+    entries = [shown([7, 8, 9], [2], f"question {number}") for number in range(20)]
+    weights = {
+        example.document: example.weight
+        for example in labels_of(entries, {7: "a", 8: "b", 9: "c"}).examples
+        if example.query == "question 3"
+    }
+    assert weights.keys() == {"a", "b", "c"}
+    assert weights["a"] < -0.9
+    assert weights["a"] < weights["b"] < 0 < 1 < weights["c"]  # of rank 3, one in three is used
 
 
 def test_what_is_below_the_last_used_hit_says_nothing_and_deleted_documents_are_left_out() -> None:
     labels = labels_of([shown([7, 8, 9], [0])], {7: "a", 9: "c"})
-    assert [(example.document, example.weight) for example in labels.examples] == [("a", 1.0)]
+    assert [example.document for example in labels.examples] == ["a"]
+    assert labels.examples[0].weight > 0
     assert labels_of([shown([8], [0])], {}).examples == []
 
 
