@@ -40,6 +40,7 @@ from attend.keys.vectors import QUERIES, IndexTarget
 from attend.projection import RAW_KEYS, identity
 from attend.store import ROLES, Role, State, TooFarBehind, compile_filter
 from attend.store.database import Store
+from attend.store.mapped import with_terms
 
 log = logging.getLogger("attend")
 
@@ -352,7 +353,11 @@ class Views:
         state, added, removed = self._store.changes_since(
             keys.last_key, keys.last_removal, examples=view.version.examples
         )
-        version = view.version.without(added)
+        version = view.version
+        if version.terms:
+            version = version.without(
+                added, with_terms(self._store, version.number, added.documents)
+            )
         if state.change == view.change:
             return view
         advanced = keys.advanced(version.keys(added), removed, state.last_key, state.last_removal)

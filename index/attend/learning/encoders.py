@@ -19,12 +19,15 @@ from attend.learning.task import Progress, PromotionVerdict, Task
 
 
 def compare_encoders(
-    before: StoredCollection, after: StoredCollection, progress: Progress
+    before: StoredCollection, after: StoredCollection, progress: Progress, *, counts: bool = True
 ) -> PromotionVerdict:
     """Put a collection with another encoder to the promotion test, as a trained version is.
 
     The collection before answers as its active version would that had not seen the held-out
     questions; the one after as it does.
+
+    Args:
+        counts: whether it is a look at the held-out questions, of which each makes the next harder.
 
     Raises:
         NothingToLearn: the questions with texts are too few, or too alike, to tell.
@@ -49,7 +52,8 @@ def compare_encoders(
     outcomes = selection.outcomes_of(*zip(*rows, strict=True))
     tried = f"encoder {after.settings.encoder}"
     look = task.look(len(np.unique(trainer.groups)), tried)
-    before.store.put_settings(task.counted(look, tried))
+    if counts:
+        before.store.put_settings(task.counted(look, tried))
     return selection.decide(
         selection.compare_splits(
             outcomes,
