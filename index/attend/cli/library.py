@@ -371,10 +371,12 @@ def _as_text(result: Mapping[str, Any]) -> str:
         "'attend reindex --rollback' goes back" if result["switched"] else "--force switches to it"
     )
     if bridge := result["bridge"]:
+        late = (
+            "did not answer" if not bridge["answers"] else f"answered after {bridge['seconds']} s"
+        )
         lines.append(
-            f"{_when(bridge['seconds'])}: {bridge['map']} map of keys, fitted on "
-            f"{bridge['texts']} texts; its recall of the 10 nearest among them was "
-            f"{bridge['recall']:.3f}. {bridge['reason']}"
+            f"Mapped keys {late}: {bridge['map']} map, fitted on {bridge['texts']} texts; its "
+            f"recall of the 10 nearest among them was {bridge['recall']:.3f}. {bridge['reason']}"
         )
     lines += [f"{result['spare']} keeps {result['previous']}; {way}.", *result["left"]]
     lines.append(
@@ -383,12 +385,6 @@ def _as_text(result: Mapping[str, Any]) -> str:
         f"{result['seconds']:.1f} s."
     )
     return "\n".join(lines)
-
-
-def _when(seconds: float | None) -> str:
-    if seconds is None:
-        return "Mapped keys did not answer"
-    return f"Mapped keys answered after {seconds:.1f} s"
 
 
 @main.command("mcp")

@@ -6,8 +6,7 @@ whatever is written later is not. So a write of anybody, at any time, makes a do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -23,17 +22,8 @@ ALL = 2**62
 """The end of a span while mapped keys are being written."""
 
 
-class Span(NamedTuple):
-    """Keys with ids above `after`, up to `until`."""
-
-    after: int
-    until: int
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Span:
-        """Return the span of a stored state."""
-        return cls(state["after"], state["until"])
-
+Span = tuple[int, int]
+"""The last key before mapped ones, and the last of these."""
 
 _MAPPED = (
     "EXISTS (SELECT 1 FROM keys WHERE document = documents.row AND id > ? AND id <= ? "
@@ -66,7 +56,7 @@ def figures(store: CollectionStore) -> dict[str, Json] | None:
     if not state or not isinstance(store, Store):
         return None
     names = ("encoder", "answers", "map", "recall", "texts", "seconds")
-    pending = len(mapped_ids(store, Span.of(state)))
+    pending = len(mapped_ids(store, (state["after"], state["until"])))
     return {"pending": pending, **{name: state.get(name) for name in names}}
 
 
@@ -107,5 +97,5 @@ def delete_state(store: Store) -> None:
 def with_terms(store: Store, version: int, rows: Int64) -> Int64:
     """Return those of documents (n,) of which a version has learned terms."""
     select = f"SELECT document FROM document_terms WHERE projection = ? AND document {LISTED}"
-    kept = store.connections.reader().execute(select, [version, to_json(rows.tolist())])
-    return np.array(sorted({row for (row,) in kept}), dtype=np.int64)
+    learned = store.connections.reader().execute(select, [version, to_json(rows.tolist())])
+    return np.array(sorted({row for (row,) in learned}), dtype=np.int64)

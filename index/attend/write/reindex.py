@@ -5,7 +5,7 @@ writes; what was written meanwhile follows. Both are compared by the promotion t
 places in one step. The spare one is then the one before, to which a rollback goes back.
 
 Where there are many documents, the spare one gets mapped keys first: those of the encoder before,
-turned into the space of the new one (`attend.learning.bridge`). If they are good enough and pass
+turned into the space of the new one (`attend.learning.encoders`). If they are good enough and pass
 the promotion test, the collections change places within a minute. Then the texts are encoded in the
 collection that answers, those of the documents that searches show most first; each takes the place
 of the mapped keys of its document, and both kinds are searched as one index. At the end both
@@ -29,8 +29,7 @@ from attend.collection.versions import Version
 from attend.core.errors import CollectionExists, Conflict, EncoderError, InvalidRequest
 from attend.core.types import Document, Json, OnStage
 from attend.encoder import canonical_name
-from attend.learning.bridge import FittedMap, KeyMap, fit_map
-from attend.learning.encoders import compare_encoders
+from attend.learning.encoders import LinearMap, compare_encoders, fit_map
 from attend.learning.interactions import ITEMS
 from attend.learning.task import FEWEST_QUESTIONS, NothingToLearn, objective_of
 from attend.recommend.weights import ItemWeights
@@ -41,7 +40,6 @@ from attend.store.database import Store
 from attend.store.mapped import (
     ALL,
     SETTING,
-    Span,
     delete_state,
     embedded_keys,
     mapped_ids,
@@ -186,8 +184,8 @@ class _Move:
         self._revision = -1, -1
         self._encoded = 0
         self._left: list[str] = []
-        self._told: dict[str, Json] | None = None
-        self._map: KeyMap | None = None
+        self._bridge: dict[str, Json] | None = None
+        self._map: LinearMap | None = None
         if self._stores[1].settings().get("replaced") is not None:
             # It takes writes again, and stays one that has answered: a rollback can be repeated.
             self._stores[1].put_settings({"replaced": False})
@@ -242,7 +240,8 @@ class _Move:
             self.follow()
         if not state:
             return False
-        self._target.publish(self._on_stage, only_fresh=True)
+        if self._target.views.has_fresh():  # the test of foreign queries can wait
+            self._target.views.publish(self._on_stage)
         answers, reason, _ = _decide(
             self._source, self._target, force, self._on_stage, counts=False
         )
@@ -263,35 +262,39 @@ class _Move:
             after: the last key before mapped ones, where a run was interrupted here.
         """
         ids = list(digests(self._stores[0])[1])
-        fitted, texts = self._fitted(ids) if len(ids) >= FEWEST_MAPPED else (None, 0)
+        fitted = self._fit(ids) if len(ids) >= FEWEST_MAPPED else None
         if fitted is None:
             return {}
+        to_target, recall, texts = fitted
         state: dict[str, Any] = {
             "encoder": self._source.settings.encoder,
-            "map": fitted.map.kind,
-            "recall": round(fitted.recall, 4),
+            "map": to_target.kind,
+            "recall": round(recall, 4),
             "texts": texts,
             "after": self._stores[1].state().last_key if after is None else after,
             "until": ALL,
             "answers": False,
+            "reason": "",
             "seconds": None,
+            "force": False,
+            "left": [],
         }
-        if fitted.recall < LEAST_RECALL:
-            reason = f"Mapped keys have a recall of {fitted.recall:.2f}, below {LEAST_RECALL:g}."
-            self._told = _told({**state, "reason": reason})
+        if recall < LEAST_RECALL:
+            reason = f"Mapped keys have a recall of {recall:.2f}, below {LEAST_RECALL:g}."
+            self._bridge = _bridge_of({**state, "reason": reason})
             return {}
         self._stores[1].put_settings({SETTING: state})  # before any mapped key is there
-        self._map = fitted.map
+        self._map = to_target
         self.follow()
         self._map = None
         state["until"] = self._stores[1].state().last_key
         self._stores[1].put_settings({SETTING: state})
         return state
 
-    def _fitted(self, ids: Sequence[str]) -> tuple[FittedMap | None, int]:
-        """Fit a map on a passage of each of some documents, and return the number of these.
+    def _fit(self, ids: Sequence[str]) -> tuple[LinearMap, float, int] | None:
+        """Fit a map on a passage of each of some documents; None where too few have keys.
 
-        None where too few documents have keys.
+        Returns: the map, its recall, and the number of passages.
         """
         began, encoder = time.perf_counter(), self._target.encoder()
         order = np.random.default_rng(SEED).permutation(len(ids))
@@ -315,10 +318,11 @@ class _Move:
             if is_late and len(documents) >= FEWEST_TEXTS:
                 break
         if len(documents) < FEWEST_TEXTS:
-            return None, len(documents)
+            return None
         queries = [text for text in passages(documents[:PASSAGES]) if text]
-        fitted = fit_map(np.stack(before), np.concatenate(after), encoder.encode_queries(queries))
-        return fitted, len(documents)
+        questions = encoder.encode_queries(queries)
+        to_target, recalls = fit_map(np.stack(before), np.concatenate(after), questions)
+        return to_target, recalls[to_target.kind], len(documents)
 
     def run(self, decide: Callable[[], Decision]) -> Reindexed:
         """Bring the target up to date, let it answer if that is decided, and return the figures."""
@@ -328,7 +332,7 @@ class _Move:
             self.follow()
         self._target.publish(self._on_stage, only_fresh=True)
         switched, reason, comparison = decide()
-        told = self._told or _told(_state(self._target))
+        bridge = self._bridge or _bridge_of(_state(self._target))
         delete_state(self._stores[1])
         if switched:
             self.switch()
@@ -349,7 +353,7 @@ class _Move:
             left=self._left,
             comparison=comparison,
             seconds=round(time.perf_counter() - self.started, 3),
-            bridge=told,
+            bridge=bridge,
         )
 
     def _catch_up(self) -> bool:
@@ -413,7 +417,7 @@ class _Move:
         self._encoded += self._target.write(_documents(documents)).encoded
 
     def _written_mapped(
-        self, documents: Sequence[StoredDocument], to_target: KeyMap
+        self, documents: Sequence[StoredDocument], to_target: LinearMap
     ) -> list[StoredDocument]:
         """Write documents whose texts the target lacks, with mapped keys; return the others."""
         entries = list(map(self._target.prepare, _documents(documents)))
@@ -447,7 +451,7 @@ def _state(collection: Collection) -> dict[str, Any]:
     return state
 
 
-def _told(state: Mapping[str, Any]) -> dict[str, Json] | None:
+def _bridge_of(state: Mapping[str, Any]) -> dict[str, Json] | None:
     names = ("answers", "reason", "map", "recall", "texts", "seconds")
     return {name: state.get(name) for name in names} if state else None
 
@@ -494,7 +498,7 @@ def _finish(
         left=state["left"] if switched else [],
         comparison=comparison,
         seconds=round(time.perf_counter() - started, 3),
-        bridge=_told(state),
+        bridge=_bridge_of(state),
     )
 
 
@@ -511,24 +515,19 @@ def _encode_mapped(target: Collection, before: Collection | None, on_stage: OnSt
         log = None if collection is None else collection.log
         if collection is not None and log is not None:
             rows = Counter(row for search in log.latest(LOGGED) for row in search.rows)
-            found = collection.store.documents(np.array(sorted(rows), np.int64), texts=False)
-            shown.update({document.id: rows[row] for row, document in found.items()})
-    span = Span.of(_state(target))
+            documents = collection.store.documents(np.array(sorted(rows), np.int64), texts=False)
+            shown.update({document.id: rows[row] for row, document in documents.items()})
+    state = _state(target)
+    span = state["after"], state["until"]
     while ids := sorted(mapped_ids(store, span), key=lambda id: -shown[id]):
         for start in range(0, len(ids), WINDOW):
             window = ids[start : start + WINDOW]
             hashes = store.hashes(window)  # first: a text that changes now has another
-            documents = [one for one in store.find(window).values() if one.id in hashes]
+            stored = [one for one in store.find(window).values() if one.id in hashes]
             ingest = Ingest(store, target.settings, target.encoder)
-            entries, count = ingest.encode(_documents(documents))
-            replace_keys(
-                store,
-                [
-                    (one.row, entry, hashes[one.id].keys)
-                    for one, entry in zip(documents, entries, strict=True)
-                ],
-                span,
-            )
+            entries, count = ingest.encode(_documents(stored))
+            pairs = zip(stored, entries, strict=True)
+            replace_keys(store, [(one.row, new, hashes[one.id].keys) for one, new in pairs], span)
             encoded += count
             target.merge_if_due()
             on_stage("encoding", (start + WINDOW) / len(ids))
