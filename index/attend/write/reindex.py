@@ -34,7 +34,7 @@ from attend.learning.interactions import ITEMS
 from attend.learning.task import FEWEST_QUESTIONS, NothingToLearn, objective_of
 from attend.recommend.weights import ItemWeights
 from attend.search.foreign import PASSAGES, passages
-from attend.store import ROLES, KeyRow, StoredDocument, StoredProjection
+from attend.store import ROLES, KeyRow, Role, StoredDocument, StoredProjection
 from attend.store.copying import copy_feedback, count_own_vectors, digests
 from attend.store.database import Store
 from attend.store.mapped import (
@@ -69,6 +69,9 @@ MAPPED_AT_ONCE = 2048
 
 LOGGED = 10_000
 """Searches of the log by which documents are put in order."""
+
+ORDERED = 16 * WINDOW
+"""Documents encoded before they are put in order again, by what searches have shown meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ class _Move:
     def switch(self) -> None:
         """Let the target take the source's name, with every write that the source took."""
         self.follow()
-        self._left = self._leave()
+        self._left = [*self._leave().values()]
         # First: they count from the moment that the folder has this name.
         marks = {"spare_of": self._source.name, "replaced": self._target.name}
         self._stores[0].put_settings(marks, soon=False)
@@ -209,9 +212,9 @@ class _Move:
             self._data.exchange(self._source.name, self._target.name)
         self._on_stage("switching", 1.0)
 
-    def _leave(self) -> list[str]:
-        """Return a sentence for each version that does not answer after the switch."""
-        encoder, left = self._source.settings.encoder, []
+    def _leave(self) -> dict[Role, str]:
+        """Return a sentence for each version that does not answer after the switch, by role."""
+        encoder, left = self._source.settings.encoder, dict[Role, str]()
         for role in ROLES:
             version = self._stores[0].active(role)
             if version is None or not (
@@ -222,7 +225,7 @@ class _Move:
                 continue
             objective = objective_of(version)
             again = f"'attend train --objective {objective}' learns it" if objective else "learn it"
-            left.append(
+            left[role] = (
                 f"Version {version.version} ({version.role}) is for embeddings of {encoder} and "
                 f"was left there; {again} again."
             )
@@ -231,7 +234,8 @@ class _Move:
     def bridge(self, force: bool) -> bool:
         """Let the target answer with mapped keys if they are good enough; return whether it does.
 
-        Its promotion test does not count as a look: it is the last one that decides.
+        What was learned goes on answering until the texts are encoded, unless mapped keys are
+        proved better. Their promotion test does not count as a look: it is the last that decides.
         """
         state = _state(self._target)
         if not state or state["until"] == ALL:
@@ -242,14 +246,17 @@ class _Move:
             return False
         if self._target.views.has_fresh():  # the test of foreign queries can wait
             self._target.views.publish(self._on_stage)
-        answers, reason, _ = _decide(
+        answers, reason, comparison = _decide(
             self._source, self._target, force, self._on_stage, counts=False
         )
-        state |= {"answers": answers, "reason": reason, "force": force}
-        if answers:
-            self.follow()
-            seconds = round(time.perf_counter() - self.started, 3)
-            state |= {"left": self._leave(), "seconds": seconds}
+        self.follow()
+        left = self._leave()
+        unproved = [left[role] for role in left if role != "search" or not comparison]
+        if answers and unproved:
+            answers, reason = False, f"What was learned answers until the end. {unproved[0]}"
+        seconds = round(time.perf_counter() - self.started, 3) if answers else None
+        state |= {"answers": answers, "reason": reason, "force": force, "seconds": seconds}
+        state["left"] = [*left.values()]
         self._stores[1].put_settings({SETTING: state})
         if answers:
             self.switch()
@@ -510,28 +517,35 @@ def _encode_mapped(target: Collection, before: Collection | None, on_stage: OnSt
 
     Returns: the number of texts encoded.
     """
-    store, shown, encoded = _local(target), Counter[str](), 0
-    for collection in (target, before):
-        log = None if collection is None else collection.log
-        if collection is not None and log is not None:
-            rows = Counter(row for search in log.latest(LOGGED) for row in search.rows)
-            documents = collection.store.documents(np.array(sorted(rows), np.int64), texts=False)
-            shown.update({document.id: rows[row] for row, document in documents.items()})
-    state = _state(target)
+    store, encoded, state = _local(target), 0, _state(target)
     span = state["after"], state["until"]
-    while ids := sorted(mapped_ids(store, span), key=lambda id: -shown[id]):
-        for start in range(0, len(ids), WINDOW):
+    logs = [collection for collection in (target, before) if collection is not None]
+    total = len(ids := mapped_ids(store, span))
+    ingest = Ingest(store, target.settings, target.encoder)
+    while ids:
+        shown = sum(map(_shown, logs), Counter[str]())
+        ids.sort(key=lambda id: -shown[id])
+        for start in range(0, min(len(ids), ORDERED), WINDOW):
             window = ids[start : start + WINDOW]
             hashes = store.hashes(window)  # first: a text that changes now has another
             stored = [one for one in store.find(window).values() if one.id in hashes]
-            ingest = Ingest(store, target.settings, target.encoder)
             entries, count = ingest.encode(_documents(stored))
             pairs = zip(stored, entries, strict=True)
             replace_keys(store, [(one.row, new, hashes[one.id].keys) for one, new in pairs], span)
             encoded += count
             target.merge_if_due()
-            on_stage("encoding", (start + WINDOW) / len(ids))
+            on_stage("encoding", 1 - (len(ids) - start - len(window)) / total)
+        ids = mapped_ids(store, span)
     return encoded
+
+
+def _shown(collection: Collection) -> Counter[str]:
+    """Return how often the searches of the log have shown each document."""
+    if collection.log is None:
+        return Counter()
+    rows = Counter(row for search in collection.log.latest(LOGGED) for row in search.rows)
+    documents = collection.store.documents(np.array(sorted(rows), np.int64), texts=False)
+    return Counter({document.id: rows[row] for row, document in documents.items()})
 
 
 def _decide(

@@ -368,6 +368,25 @@ def test_weights_between_documents_stay_while_texts_are_encoded(library, like):
     assert {tuple(ids) for ids in best} == {("d9", "d2")}
 
 
+def test_what_was_learned_answers_until_the_end(library, like, tiny_encoder_folder):
+    learned(library.collection("books"), "predict", "ratings")
+    encoders = set()
+    result = reindex(
+        library,
+        "books",
+        like,
+        on_stage=lambda stage, done: encoders.add(
+            (stage, library.collection("books").settings.encoder)
+        ),
+    )
+    assert result.switched
+    assert not result.bridge["answers"]
+    assert "What was learned answers until the end" in result.bridge["reason"]
+    assert ("encoding", str(tiny_encoder_folder)) in encoders
+    assert ("encoding", like) not in encoders
+    assert len(result.left) == 1
+
+
 def test_the_command_tells_of_the_map(library, like):
     def run(*arguments):
         command = ["reindex", "--data", str(library.folder), "--collection", "books", *arguments]
