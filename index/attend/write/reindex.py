@@ -334,13 +334,13 @@ class _Move:
     def run(self, decide: Callable[[], Decision]) -> Reindexed:
         """Bring the target up to date, let it answer if that is decided, and return the figures."""
         self.follow()
+        bridge = self._bridge or _bridge_of(_state(self._target))
         if _state(self._target):
             self._encoded += _encode_mapped(self._target, self._source, self._on_stage)
             self.follow()
+            delete_state(self._stores[1])
         self._target.publish(self._on_stage, only_fresh=True)
         switched, reason, comparison = decide()
-        bridge = self._bridge or _bridge_of(_state(self._target))
-        delete_state(self._stores[1])
         if switched:
             self.switch()
         source, target = self._source, self._target
@@ -472,7 +472,6 @@ def _finish(
     state = _state(target)
     previous = data.collection(spare) if spare in data.names() else None
     encoded = _encode_mapped(target, previous, on_stage)
-    target.publish(on_stage, only_fresh=True)
     decision: Decision = True, state["reason"], {}
     settled = force or state["force"] or _local(target).question_count() < FEWEST_QUESTIONS
     if previous is not None and not settled:
@@ -487,8 +486,10 @@ def _finish(
         else:
             back.switch()
     switched, reason, comparison = decision
-    store = _local(data.collection(name if switched else spare))
+    target = data.collection(name if switched else spare)
+    store = _local(target)
     delete_state(store)
+    target.publish(on_stage)  # as the index of any collection
     other = target if previous is None else previous
     now, other = (target, other) if switched else (other, target)
     return Reindexed(
