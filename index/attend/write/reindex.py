@@ -63,7 +63,9 @@ FEWEST_MAPPED = 2 * TEXTS
 """With fewer documents no keys are mapped: their texts are encoded in little more time."""
 
 LEAST_RECALL = 0.7
-"""Of a map, from which on mapped keys answer."""
+"""Of a map, from which on mapped keys answer. (CoNaLa with 1,400 texts: .78 to a tuned model, where
+mapped keys have an nDCG@10 of .724 between .671 and .762; .72 to one without its last layer, where
+it is .597 between .671 and .576.)"""
 
 MAPPED_AT_ONCE = 2048
 
@@ -305,12 +307,12 @@ class _Move:
         """
         began, encoder = time.perf_counter(), self._target.encoder()
         order = np.random.default_rng(SEED).permutation(len(ids))
-        chosen = [ids[place] for place in order[:TEXTS].tolist()]
+        sampled = [ids[place] for place in order[:TEXTS].tolist()]
         documents: list[StoredDocument] = []
         before, after = list[Any](), list[Any]()
-        for start in range(0, len(chosen), WINDOW):
-            self._on_stage("mapping", start / len(chosen))
-            window = list(self._stores[0].find(chosen[start : start + WINDOW]).values())
+        for start in range(0, len(sampled), WINDOW):
+            self._on_stage("mapping", start / len(sampled))
+            window = list(self._stores[0].find(sampled[start : start + WINDOW]).values())
             keys = embedded_keys(self._stores[0], [document.row for document in window])
             window = [document for document in window if document.row in keys]
             first = [keys[document.row][0] for document in window]
