@@ -219,7 +219,8 @@ class RankingTrainer:
         """Choose, and put the choice to the promotion test."""
         request = self.request
         weights = self.material.questions.weights
-        weights = np.ones(self.material.questions.count) if weights is None else weights
+        if weights is None:
+            weights = np.ones(self.material.questions.count, dtype=np.float32)
         judged: list[Judged[RankingChoice]] = [
             Judged.of(
                 split,

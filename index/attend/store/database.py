@@ -6,7 +6,6 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -385,25 +384,12 @@ class Store(CollectionStore):
                 db.execute("DELETE FROM examples")
             ids = {place: sql.question_id(db, questions[place]) for place in sorted(used)}
             if only is not None:  # those that stay keep their ids, and so what was learned of them
-                pairs = {(ids[item.question], rows[item.document]) for item in examples}
-                stored = db.execute(
-                    "SELECT id, question, document FROM examples WHERE source = ?", [only]
-                ).fetchall()
-                gone = [id for id, *pair in stored if tuple(pair) not in pairs]
-                db.execute(f"DELETE FROM examples WHERE id {LISTED}", [json.dumps(gone)])
+                sql.delete_examples_but(
+                    db, only, {(ids[item.question], rows[item.document]) for item in examples}
+                )
             before = sql.row_count(db, "examples")
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            db.conn.executemany(
-                "INSERT INTO examples (question, document, weight, position, source, created) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (question, document) DO UPDATE SET "
-                "weight = excluded.weight, position = excluded.position, "
-                "source = excluded.source, created = excluded.created "
-                "WHERE ? IS NULL OR examples.source = excluded.source",
-                [
-                    (ids[place], rows[document], float(weight), position, source, created, only)
-                    for place, document, weight, position, source in examples
-                ],
-            )
+            values = [(ids[item.question], rows[item.document], *item[2:]) for item in examples]
+            sql.put_examples(db, values, only)
             added = sql.row_count(db, "examples") - before
             if examples:
                 sql.count_up(db, "examples_replaced")
