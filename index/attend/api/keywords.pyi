@@ -76,6 +76,7 @@ class CollectionKeywords(TypedDict, total=False):
     log: bool
     log_days: float
     log_bytes: int
+    log_swaps: float
 
 class TrainKeywords(TypedDict, total=False):
     objective: Literal["ranking", "answers", "interactions", "ratings"]
@@ -89,3 +90,4 @@ class TrainKeywords(TypedDict, total=False):
     tolerance: float
     seed: int
     promote: bool
+    used: bool

@@ -228,11 +228,11 @@ def _labels(shown: ShownHits, questions: Int64, looks: Float64, trust: Float64) 
         chances = _chances(shown, questions, best, looks, weights, habits)
         mine = chances[shown.pairs] * weights
         others = (1 - chances[shown.pairs]) * weights
-        right = (used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH)
-        wrong = (used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH)
+        right = float((used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH))
+        wrong = float((used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH))
         prior = np.bincount(best, chances, len(looks)) / max(len(np.unique(questions)), 1)
-        right = min(float(right), MOST)
-        habits = Habits(right, min(float(wrong), right / 2), np.maximum(prior, 1e-4))
+        right = min(right, MOST)
+        habits = Habits(right, min(wrong, right / 2), np.maximum(prior, 1e-4))
     chances = _chances(shown, questions, best, looks, weights, habits)
     # The chance that an answer that was shown at these ranks is used at least once.
     missed = np.bincount(shown.pairs, weights * np.log1p(-habits.right * look), count)
