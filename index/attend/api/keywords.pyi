@@ -18,6 +18,8 @@ class SearchKeywords(TypedDict, total=False):
     pool: Literal["max", "sum"] | None
     recall: float | None
     lexical: bool | float | None
+    recency: Mapping[str, Any] | str | Literal[False] | None
+    now: float | str | None
     memory: float | None
     rerank: int
     min_confidence: float | None

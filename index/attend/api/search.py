@@ -163,6 +163,32 @@ def _explained(value: object) -> object:
 Explained = Annotated[bool | Literal["tokens"], BeforeValidator(_explained)]
 
 
+def _recency(value: object) -> object:
+    """Check before the union is tried; as a text, in an address line, FIELD:DAYS."""
+    if isinstance(value, str):
+        field, _, days = value.rpartition(":")
+        value = {"field": field, "half_life": days} if field else TRUTH.get(value.lower(), value)
+    if value is False or isinstance(value, Mapping | Recency):
+        return value
+    raise ValueError('{"field": …, "half_life": days}, FIELD:DAYS or false was expected')
+
+
+class Recency(base.Request):
+    """The time of a document as a part of its logit: older documents weigh less."""
+
+    field: base.Path
+    """The field of value or payload with the time of a document: seconds since 1970 or an ISO 8601
+    date, in UTC where it names no zone; of a list the latest."""
+    half_life: FiniteFloat = Field(gt=0, le=base.HALF_LIFE)
+    """Days by which a document has to be older, all else equal, for half the weight."""
+
+
+TimeWeight = Annotated[
+    Recency | Literal[False],
+    BeforeValidator(_recency, json_schema_input_type=Recency | str | Literal[False]),
+]
+
+
 class Mask(base.Request):
     """Document ids to leave out before the softmax, or the only ones to keep."""
 
@@ -214,6 +240,12 @@ class SearchOptions(base.Request):
     query's largest) on the scorer's scale, true for the default one, false for none; the projection
     version's own if absent, which is the default one before a training, where an encoder reads the
     texts."""
+    recency: TimeWeight | None = None
+    """Let later documents weigh more: the weight halves with every half-life by which a document is
+    older, at temperature 1. A document without such a time is as old as the median of the others.
+    As a text FIELD:DAYS; false for none; what the projection version learned if absent."""
+    now: base.Time | None = None
+    """The time of the search for `recency`: later documents count as new. The clock's if absent."""
     memory: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """How far stored feedback moves a query that names no document towards where the answers of
     similar queries lie, 0 not at all; the projection version's own if absent. That is 0.5 until one

@@ -66,6 +66,13 @@ class Column(NamedTuple):
     values: list[Json] | None
 
 
+class Times(NamedTuple):
+    """The documents with a time, by row, ascending, and their seconds since 1970, (n,) each."""
+
+    rows: Int64
+    seconds: Float64
+
+
 class StaleEntries(Conflict):
     """Documents whose keys the writer keeps have changed in the meantime; plan them again."""
 
@@ -395,6 +402,11 @@ class CollectionStore(Protocol):
             InvalidRequest: a wrong field name, too many of them, or a wrong limit.
         """
         raise self.unsupported("facets")
+
+    def times(self, field: str) -> Times:
+        """Return the times of the documents that have one in a field: seconds since 1970, or an ISO
+        date; of a list the latest."""
+        raise self.unsupported("recency")
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
         """Return the stored hashes of documents; unknown ids are absent."""

@@ -41,6 +41,7 @@ from attend.store import (
     StoredProjection,
     StoredUser,
     StoredVersion,
+    Times,
     TooFarBehind,
     UserHistory,
     VersionDetails,
@@ -48,7 +49,7 @@ from attend.store import (
     words,
 )
 from attend.store.connections import Connections
-from attend.store.filters import Predicate
+from attend.store.filters import Predicate, check_name
 from attend.store.migrations import migrations
 from attend.store.selection import FieldIndexes, Selection, check_facets, read_column, whole_number
 from attend.store.sql import LISTED
@@ -232,6 +233,11 @@ class Store(CollectionStore):
         with self.connections.reading() as db:
             rows = None if predicate is None else self._selection.rows(db, predicate)
             return self._selection.facets(db, fields, rows, limit)
+
+    def times(self, field: str) -> Times:
+        check_name(field)
+        with self.connections.reading() as db:
+            return self._selection.times(db, field)
 
     def write(self, entries: Sequence[Entry], decided: Mapping[str, Json] | None = None) -> None:
         blocks = list(sql.upserts(entries))  # before others have to wait
