@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from attend.api import base
+from attend.core.errors import InvalidRequest
 from attend.core.settings import LEAST_COVERAGE, MAX_LEXICAL, MAX_RERANK, MOST_COVERAGE
 from attend.core.types import ScorerName
 
@@ -167,10 +169,16 @@ def _recency(value: object) -> object:
     """Check before the union is tried; as a text, in an address line, FIELD:DAYS."""
     if isinstance(value, str):
         field, _, days = value.rpartition(":")
-        value = {"field": field, "half_life": days} if field else TRUTH.get(value.lower(), value)
-    if value is False or isinstance(value, Mapping | Recency):
+        with suppress(KeyError, ValueError):
+            value = {"field": field, "half_life": float(days)} if field else TRUTH[value.lower()]
+    if value is False or isinstance(value, Recency):
         return value
-    raise ValueError('{"field": …, "half_life": days}, FIELD:DAYS or false was expected')
+    if not isinstance(value, Mapping):
+        raise ValueError('{"field": …, "half_life": days}, FIELD:DAYS or false was expected')
+    try:
+        return base.parse(Recency, value, strict=True)
+    except InvalidRequest as error:
+        raise ValueError(str(error).rstrip(".")) from None
 
 
 class Recency(base.Request):

@@ -4,8 +4,9 @@ version that answers as a training begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import best_keys, layered
 from attend.search.feedback import FeedbackMemory
-from attend.search.queries import FeedbackReader
+from attend.search.queries import FeedbackReader, RecencyScores, score_times
 from attend.search.scoring import AttentionOptions, plan_of
 from attend.store import StoredProjection
 
@@ -63,9 +64,11 @@ class Memory(KeyTable):
 
     Attributes:
         unit: whether queries and keys are compared at length one.
+        ages: (n,) of the documents, by field: the days by which the newest is newer.
     """
 
     unit: bool = True
+    ages: Mapping[str, Float64] = field(default_factory=dict)
 
     @cached_property
     def scale(self) -> float:
@@ -399,6 +402,11 @@ def active_version(task: Task) -> Version:
     return replace(version, tuning=version.tuning.model_copy(update={"memory": strength or None}))
 
 
+def times_of(collection: StoredCollection, version: Version) -> RecencyScores | None:
+    """Return what the times of documents add to their logits now; None where they do not count."""
+    return score_times(collection.store, None, version.tuning, time.time())
+
+
 def scale_now(active: StoredProjection, memory: Memory) -> float:
     """Return the scale until now: that of the version that answers, if a training fitted one."""
     fitted = active.tuning.get("scale") if objective_of(active) in ("ranking", "answers") else None
@@ -413,8 +421,19 @@ class ServedVersion:
         table: the version's own keys, with example queries as keys where it has them.
     """
 
-    def __init__(self, version: Version, settings: Settings, stored: KeyTable) -> None:
+    def __init__(
+        self,
+        version: Version,
+        settings: Settings,
+        stored: KeyTable,
+        times: RecencyScores | None = None,
+    ) -> None:
+        """
+        Args:
+            times: as `times_of` returns them.
+        """
         self.version = version
+        self._times = None if times is None else times.scores.of(stored.rows)
         options = AttentionOptions(attend=version.tuning.attend or ATTEND)
         self.plan = plan_of(version, settings, options, words=True)
         self.mechanism = self.plan.mechanism
@@ -439,6 +458,8 @@ class ServedVersion:
         bias = (shift * scale)[:, :, None]
         if words is not None:
             bias = bias + words[:, None] * scale[:, None]
+        if self._times is not None:
+            bias = bias + self.plan.temperature * self._times[documents]
         z = self.mechanism.logits(heads, table.with_vectors(by_head), bias)
         return z / self.mechanism.temperature
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from attend.attention import log_shares
-from attend.core.arrays import best, locate, top_mask
+from attend.core.arrays import KeyTable, best, locate, top, top_mask
 from attend.core.errors import InvalidRequest
 from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
@@ -444,10 +444,19 @@ class Candidates(NamedTuple):
     coverage: Float32
 
     def scores(
-        self, examples: float, lexical: float, coverage: float = 0.0, votes: float = 0.0
+        self,
+        examples: float,
+        lexical: float,
+        coverage: float = 0.0,
+        votes: float = 0.0,
+        times: Float32 | None = None,
     ) -> Float32:
-        """max(dense, α·examples) + λ·coverage^γ·lexical + μ·votes: (q, c), NEVER or so where
-        padded."""
+        """max(dense, α·examples) + λ·coverage^γ·lexical + μ·votes + times: (q, c), NEVER or so
+        where padded.
+
+        Args:
+            times: (n,) what the times of documents add; None for nothing.
+        """
         scores = self.dense
         if examples > 0:
             best_example = np.maximum(scores, examples * self.examples)
@@ -455,13 +464,15 @@ class Candidates(NamedTuple):
         if lexical:
             strength = np.float32(lexical) * self.coverage ** np.float32(coverage)
             scores = scores + strength[:, None] * self.lexical
+        if times is not None:
+            scores = scores + times[self.documents]
         return scores + np.float32(votes) * self.votes if votes else scores
 
     def some(self, members: Int64) -> Candidates:
         """Return the candidates of some of the questions."""
         return Candidates._make(column[members] for column in self)
 
-    def attendable(self, *factors: float) -> Float64:
+    def attendable(self, *factors: Any) -> Float64:
         """Return the scores (q, c) for a softmax, -inf where padded."""
         scores = self.scores(*factors).astype(np.float64)
         return np.where(self.documents < 0, -np.inf, scores)
@@ -491,6 +502,8 @@ def find_candidates(
     queries, keys = fitted.queries(memory, questions.embeddings), fitted.keys(memory)
     stored = fitted.queries(memory, training.embeddings)
     labels = training.relevant.tocsc()
+    sets_of = [np.arange(len(memory)) if one is None else np.flatnonzero(one) for one in among]
+    newest = [_newest(memory, there) for there in sets_of]
     tables: list[list[list[NDArray[Any]]]] = [[] for _ in among]
     ideals: list[list[Float64]] = [[] for _ in among]
     for part in blocks(questions.count, 4 * max(len(keys), labels.nnz)):
@@ -502,10 +515,10 @@ def find_candidates(
         if questions.left_out is not None:
             for column, blank in zip(columns, BLANKS[1:], strict=True):
                 column[questions.left_out[part].nonzero()] = blank
-        for documents, listed, ideal in zip(among, tables, ideals, strict=True):
-            there = np.arange(len(memory)) if documents is None else np.flatnonzero(documents)
-            parts = columns if documents is None else tuple(part[:, there] for part in columns)
-            listed.append(_block(there, *parts))
+        for there, new, listed, ideal in zip(sets_of, newest, tables, ideals, strict=True):
+            every = len(there) == len(memory)
+            parts = columns if every else tuple(part[:, there] for part in columns)
+            listed.append(_block(there, new, *parts))
             grades = parts[-1]
             first = np.take_along_axis(grades, top_places(grades, CUT), axis=1)
             ideal.append(ideal_dcg(first))
@@ -520,12 +533,25 @@ BLANKS = (-1, NEVER, NEVER, 0, 0, 0)
 """What the columns of `Candidates` are padded with."""
 
 
-def _block(there: Int64, *columns: Float32) -> list[NDArray[Any]]:
-    """Return the candidates among documents (n,), with the columns (b, n) of `Candidates`."""
+def _newest(memory: Memory, there: Int64) -> Bool:
+    """Return which of some documents (n,) are the newest, by each field with times."""
+    newest = np.zeros(len(there), dtype=bool)
+    for ages in memory.ages.values() if len(there) else ():
+        newest[top(-ages[there], DEPTH)] = True
+    return newest
+
+
+def _block(there: Int64, newest: Bool, *columns: Float32) -> list[NDArray[Any]]:
+    """Return the candidates among documents (n,), with the columns (b, n) of `Candidates`.
+
+    Args:
+        newest: (n,) those that are candidates of every question.
+    """
     *scores, _ = columns
     members = np.zeros(columns[0].shape, dtype=bool)
     for column, least in zip(scores, BLANKS[1:], strict=False):
         members |= top_mask(column, DEPTH) & (column > least)
+    members |= newest & (columns[0] > NEVER)
     counts, places = np.count_nonzero(members, axis=1), np.nonzero(members)
     cells = np.arange(counts.max()) < counts[:, None]
     tables: list[NDArray[Any]] = []
@@ -552,3 +578,16 @@ def _by_example(similar: Float32, labels: Sparse) -> Float32:
         places = labels.indptr[documents][:, None] + np.arange(count)
         nearest[:, documents] = by_question[labels.indices[places]].max(axis=1).T
     return nearest
+
+
+def with_examples(memory: Memory, training: Questions) -> KeyTable:
+    """Return a memory with questions as keys of the documents relevant to them."""
+    question, document = training.relevant.nonzero()
+    documents = np.concatenate([memory.documents, memory.rows[document]])
+    order = np.argsort(documents, kind="stable")
+    return KeyTable.of_keys(
+        np.concatenate([memory.vectors, training.embeddings[question]])[order],
+        np.concatenate([memory.ids, np.full(len(question), -1, dtype=np.int64)])[order],
+        documents[order],
+        (np.arange(len(documents)) >= len(memory.ids))[order],
+    )

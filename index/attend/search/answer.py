@@ -226,7 +226,8 @@ def _calibration(
             f"training fits it, for the defaults of attend, pool, scorer, temperature and "
             f"lexical, and a collection of {LEAST} texts or more has one of its own once it was "
             f"built or published, for the default scorer and pool. Train first (attend train), "
-            f"publish the collection, leave these options and recency out, or leave out min_confidence.",
+            f"publish the collection, leave these options and recency out, or leave "
+            f"out min_confidence.",
             field="min_confidence",
         )
     return calibrated, least, scores, unknown or ()

@@ -226,7 +226,8 @@ def place(cursor: str, request: str, length: int) -> list[float]:
     belongs_to, numbers = _read(cursor)
     if belongs_to is None or len(numbers) != length:
         raise InvalidRequest(
-            f"{str(cursor)[:40]!r} is not a cursor; send the `next` of the previous page unchanged.",
+            f"{str(cursor)[:40]!r} is not a cursor; send the `next` of the previous page "
+            f"unchanged.",
             field="cursor",
         )
     if belongs_to != request:

@@ -292,7 +292,7 @@ class Scoring:
             shift = shift.reshape(1, mechanism.heads)
         times, null, levels = queries.recency, mechanism.null_logit, mechanism.levels
         if times is not None and null is not None:
-            # That all documents grow older makes no answer less likely. Levels follow by themselves.
+            # That all documents grow older makes no answer less likely; levels follow anyway.
             share = 1.0 if levels is None else 1.0 - float(levels.sum())
             aged = null + share * plan.temperature * times.newest
             mechanism = replace(mechanism, null_logit=aged)

@@ -337,7 +337,6 @@ class Selection:
                 self._indexes.scanned({name}, time.perf_counter() - started)
         return facets
 
-
     def times(self, db: Database, field: str) -> Times:
         """Return the times of documents; see `CollectionStore.times`. They are not to be written
         to."""
