@@ -339,14 +339,15 @@ class Scoring:
         return bias
 
     def added(self, documents: Int64) -> Float64 | None:
-        """Return what is added to what keys give documents (n,): (q, H or 1, n); None for nothing.
+        """Return what is added to what keys give documents (n,): (q, H, n); None for nothing.
 
         These are the terms of `word_bias` and `recency_bias`.
         """
         words, times = self.word_bias(documents), self.recency_bias(documents)
         if times is None:
             return words
-        return times[None, None] if words is None else words + times
+        every = (len(self.heads), self.mechanism.heads, len(documents))
+        return np.broadcast_to(times, every) if words is None else words + times
 
     def recency_bias(self, documents: Int64) -> Float64 | None:
         """Return what their times add to the logits of documents, (n,) as of them."""
