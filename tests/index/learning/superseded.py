@@ -37,19 +37,19 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def superseded(facts: int, questions: int, seed: int, *, noise: bool = False) -> Superseded:
-    """Make facts in two versions, of which the older one is 90 to 360 days older.
+    """Make facts in two versions, of which the older one is 60 to 300 days older.
 
     Args:
         noise: the time of a document says nothing.
     """
     rng = np.random.default_rng(seed)
     topics = unit(rng.standard_normal((facts, WIDTH)))
-    newer = rng.uniform(0, 360, facts)
-    ages = np.stack([newer, newer + rng.uniform(90, 360, facts)], axis=1)
+    newer = rng.uniform(0, 240, facts)
+    ages = np.stack([newer, newer + rng.uniform(60, 300, facts)], axis=1)
     ages = np.where(rng.random((facts, 1)) < 0.5, ages, ages[:, ::-1]).ravel()
     documents = unit(np.repeat(topics, 2, axis=0) + 0.02 * rng.standard_normal((2 * facts, WIDTH)))
     asked = unit(
-        topics[rng.integers(facts, size=questions)] + 0.1 * rng.standard_normal((questions, WIDTH))
+        topics[rng.integers(facts, size=questions)] + 0.05 * rng.standard_normal((questions, WIDTH))
     )
     logits = SCALE * asked @ documents.T
     if not noise:
