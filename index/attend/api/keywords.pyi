@@ -85,7 +85,7 @@ class TrainKeywords(TypedDict, total=False):
     share_seen: float
     dimensions: int | None
     heads: int | None
-    parts: Sequence[Literal["matrices", "offsets", "examples", "words"]]
+    parts: Sequence[Literal["matrices", "offsets", "examples", "words", "recency"]]
     deep: bool
     error_rate: float
     tolerance: float

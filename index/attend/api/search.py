@@ -165,22 +165,6 @@ def _explained(value: object) -> object:
 Explained = Annotated[bool | Literal["tokens"], BeforeValidator(_explained)]
 
 
-def _recency(value: object) -> object:
-    """Check before the union is tried; as a text, in an address line, FIELD:DAYS."""
-    if isinstance(value, str):
-        field, _, days = value.rpartition(":")
-        with suppress(KeyError, ValueError):
-            value = {"field": field, "half_life": float(days)} if field else TRUTH[value.lower()]
-    if value is False or isinstance(value, Recency):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError('{"field": …, "half_life": days}, FIELD:DAYS or false was expected')
-    try:
-        return base.parse(Recency, value, strict=True)
-    except InvalidRequest as error:
-        raise ValueError(str(error).rstrip(".")) from None
-
-
 class Recency(base.Request):
     """The time of a document as a part of its logit: older documents weigh less."""
 
@@ -190,10 +174,26 @@ class Recency(base.Request):
     half_life: FiniteFloat = Field(gt=0, le=base.HALF_LIFE)
     """Days by which a document has to be older, all else equal, for half the weight."""
 
+    @classmethod
+    def of(cls, sent: object) -> Recency | Literal[False]:
+        """Check before the union is tried; as a text, in an address line, FIELD:DAYS."""
+        if isinstance(sent, str):
+            field, _, days = sent.rpartition(":")
+            with suppress(KeyError, ValueError):
+                sent = {"field": field, "half_life": float(days)} if field else TRUTH[sent.lower()]
+        if sent is False or isinstance(sent, Recency):
+            return sent
+        if not isinstance(sent, Mapping):
+            raise ValueError('{"field": …, "half_life": days}, FIELD:DAYS or false was expected')
+        try:
+            return base.parse(cls, sent, strict=True)
+        except InvalidRequest as error:
+            raise ValueError(str(error).rstrip(".")) from None
+
 
 TimeWeight = Annotated[
     Recency | Literal[False],
-    BeforeValidator(_recency, json_schema_input_type=Recency | str | Literal[False]),
+    BeforeValidator(Recency.of, json_schema_input_type=Recency | str | Literal[False]),
 ]
 
 

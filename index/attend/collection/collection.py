@@ -14,10 +14,10 @@ from attend.api.base import MAX_DOCUMENTS, keywords_of, parse
 from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
-from attend.api.search import MAX_BATCH, SearchOptions, SearchRequest
+from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.feedback import TakesFeedback
 from attend.collection.reading import Readers, info_of, page_of
-from attend.collection.versions import View, by_hand, until_stable
+from attend.collection.versions import by_hand, until_stable
 from attend.core.coalesce import Coalescer, collecting, span, tell, timed
 from attend.core.deadline import check_deadline
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
@@ -33,8 +33,8 @@ from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import attend, attend_twice
 from attend.search.foreign import BLOCK, ForeignTests
-from attend.search.hits import search_time
-from attend.search.queries import Queries, RecencyScores, Search, score_times, score_words
+from attend.search.hits import timed_scores
+from attend.search.queries import Queries, Search, score_words
 from attend.search.scoring import AttentionOptions
 from attend.search.tokens import rerank
 from attend.search.values import facets_by_name, with_value
@@ -181,10 +181,10 @@ class Collection(TakesFeedback):
                 left_out = query.made_of if options.exclude_self else ()
                 view, rows, without = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
-                times = self._times(options, view)
+                if options.recency or view.version.tuning.recency:
+                    query = query._replace(recency=timed_scores(self.store, options, view))
             with timed("attend"):
                 queries = self.readers.feedback.queries(query, words, view, options.memory)
-                queries = queries._replace(recency=times)
                 attended = attend_twice(view, self.settings, queries, options, rows, without)
             with timed("fetch"):
                 parts = self.readers
@@ -220,14 +220,9 @@ class Collection(TakesFeedback):
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
+        query = query._replace(recency=timed_scores(self.store, options, view))
         queries = self.readers.feedback.queries(query, words, view, options.memory)
-        queries = queries._replace(recency=self._times(options, view))
         return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
-
-    def _times(self, options: SearchOptions, view: View) -> RecencyScores | None:
-        """Return what the times of documents add to the logits of a search."""
-        now = search_time(options)
-        return score_times(self.store, options.recency, view.version.tuning, now)
 
     @overload
     def recommend(

@@ -4,8 +4,10 @@ version that answers as a training begins.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -27,7 +29,9 @@ from attend.search.attend import best_keys, layered
 from attend.search.feedback import FeedbackMemory
 from attend.search.queries import FeedbackReader, RecencyScores, score_times
 from attend.search.scoring import AttentionOptions, plan_of
+from attend.search.values import field_names, values_of
 from attend.store import StoredProjection
+from attend.store.filters import VALUE, is_date
 
 Sparse: TypeAlias = Any
 """A `scipy.sparse.csr_array`: SciPy has no types."""
@@ -330,6 +334,56 @@ def memory_of(collection: StoredCollection, rows: Int64 | None) -> Memory:
     unit = collection.settings.unit_embeddings or collection.settings.scorer == "cosine"
     table = KeyTable.joined(tables)
     return Memory(table.rows, table.starts, table.vectors, table.ids, unit=unit)
+
+
+LOOKED_AT = 1000
+"""Documents whose fields are looked at for times."""
+
+MOST_FIELDS = 2
+LEAST_SHARE, FEWEST_TIMES = 0.5, 20
+"""Fields with times are tried, the fullest first: so many, each in at least this share of the
+documents, with so many different times among those looked at."""
+
+NUMBERS = 1e8, 5e9
+"""Numbers that look like seconds since 1970: those of the years 1973 to 2128."""
+
+
+class DocumentAges:
+    """The ages of documents in days, by each field that looks like times.
+
+    Attributes:
+        by_field: (n,) the days by which the newest is newer; where there is no time, the median of
+            the others.
+    """
+
+    def __init__(self, collection: StoredCollection, rows: Int64) -> None:
+        """
+        Args:
+            rows: (n,) the documents.
+        """
+        sample, now = collection.store.sample(LOOKED_AT), time.time()
+        fields: dict[str, tuple[int, int]] = {}
+        names = dict.fromkeys([VALUE, *field_names(sample)])
+        for name in [*names][1:]:
+            for inner in values_of(sample, name):
+                if isinstance(inner, Mapping):
+                    names |= dict.fromkeys(f"{name}.{key}" for key in inner)
+        for name in names:
+            times = [
+                str(value)
+                for value in values_of(sample, name)
+                if is_date(value)
+                or (isinstance(value, int | float) and NUMBERS[0] <= value <= NUMBERS[1])
+            ]
+            counts = len(times), len(set(times))
+            if counts[0] >= LEAST_SHARE * len(sample) and counts[1] >= FEWEST_TIMES:
+                fields[name] = counts
+        self.by_field: dict[str, Float64] = {}
+        for name in sorted(fields, key=lambda name: fields[name], reverse=True)[:MOST_FIELDS]:
+            with suppress(InvalidRequest):  # no search can name it
+                scored = RecencyScores(*collection.store.times(name), 1.0, now)
+                ages = scored.newest - scored.scores.of(rows)
+                self.by_field[name] = ages / math.log(2)
 
 
 def start_of(memory: Memory, dimensions: int | None) -> Float32:

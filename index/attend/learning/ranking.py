@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from attend.api.base import HALF_LIFE
 from attend.core.arrays import top, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import (
@@ -21,20 +23,21 @@ from attend.core.settings import (
 )
 from attend.core.types import Bool, Float32, Float64, Floats, Int64, Json
 from attend.engines.engine import StoredCollection
-from attend.learning import data, ranking_model, recency, selection
-from attend.learning.calibration import Calibration, RankingScores
+from attend.learning import data, ranking_model, selection
+from attend.learning.calibration import Calibration, RankingScores, fit_rate
 from attend.learning.data import Memory, Questions, SecondLayer, ServedVersion, Sparse, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.ranking_model import (
     DEEP,
     RECIPE,
     Candidates,
+    HalfLives,
     QuestionFold,
     RankingMaterial,
     RankingModel,
+    bias_of,
     with_examples,
 )
-from attend.learning.recency import HalfLives
 from attend.learning.selection import LEAST_GAIN, PART_COST, Judged, Split
 from attend.learning.task import (
     FEWEST_QUESTIONS,
@@ -70,9 +73,6 @@ factor on example keys, λ with γ, how far feedback moves a query, and how much
 MOST_CALIBRATE = 1000
 """Held-out questions of all folds by which weights are calibrated: each is scored again without
 its answers, which takes longer than a search."""
-
-MOST_FIT = 1000
-"""Questions to which half-lives are fitted while they are tried."""
 
 LAYERED = (
     (0.0, (DEFAULT_LEXICAL, DEFAULT_COVERAGE), 0.0),
@@ -208,9 +208,10 @@ class RankingTrainer:
         self.material = ranking_model.read_questions(
             self.collection, last, seed, with_texts=with_texts
         )
-        if self._learns_times():
-            memory = recency.with_ages(self.collection, self.material.memory)
-            self.material = self.material._replace(memory=memory)
+        if "recency" in self.request.parts and self.collection.capabilities.recency:
+            memory = self.material.memory
+            ages = data.DocumentAges(self.collection, memory.rows).by_field
+            self.material = self.material._replace(memory=replace(memory, ages=ages))
         self.memory, questions, previous, figures, *_ = self.material
         if questions.count < FEWEST_QUESTIONS:
             number, verb = ("question", "is") if questions.count == 1 else ("questions", "are")
@@ -237,9 +238,7 @@ class RankingTrainer:
         tries = [partial(self._try, (0.0,)), self.rank_as_now]
         questions, parts = self.material.questions, self.request.parts
         words = (DEFAULT_LEXICAL, DEFAULT_COVERAGE) if "words" in parts else (0.0, 0.0)
-        random = np.random.default_rng(self.request.seed)
-        members = selection.sampled(np.arange(questions.count), MOST_FIT, random)
-        self.rates = HalfLives(self.memory, questions, members, self.start, words)
+        self.rates = HalfLives(self.memory, questions, self.start, words)
         if "matrices" in parts:
             tries.insert(0, partial(self._try, SHARES))
         if self.request.deep:
@@ -349,8 +348,12 @@ class RankingTrainer:
         known = questions.some(members)
         fitted: Fitted
         calibration: Calibration
-        seed, rate = self.request.seed, self._rate(choice, rankings)
-        times = recency.bias_of(self.memory.ages[choice.recency], rate) if choice.recency else None
+        seed, rate, times = self.request.seed, 0.0, None
+        if choice.recency:  # by what is held out
+            ranked, ages = [row[choice] for row in rankings], self.memory.ages[choice.recency]
+            sets = [one.basis[1] for one in ranked if one.basis is not None]
+            rate = fit_rate(*self.rates.of(choice.recency, choice.factors(None), sets))
+            times = bias_of(ages, rate)
         jobs: list[Callable[[Watch], Any]] = [
             lambda watch: self._fit(
                 known, choice.share, watch, deep=self._deep(members, choice.deep, seed), seed=seed
@@ -359,7 +362,11 @@ class RankingTrainer:
         ]
         fitted, calibration = run_parallel(jobs, self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
-        timed = recency.half_life(choice.recency, rate * calibration.scale)
+        timed = (
+            (choice.recency, min(math.log(2) / (rate * calibration.scale), HALF_LIFE))
+            if rate
+            else None
+        )
         tuning = calibration.tuning(
             self.task.settings.scorer,
             lexical=choice.lexical,
@@ -377,16 +384,6 @@ class RankingTrainer:
             figures["recency"] = {"field": timed[0], "half_life": timed[1]}
         return NewVersion(projection, tuning, figures, offsets)
 
-    def _learns_times(self) -> bool:
-        return "recency" in self.request.parts and self.collection.capabilities.recency
-
-    def _rate(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> float:
-        """Return the rate of a choice's field by all held-out questions; 0 without a field."""
-        folds = [row[choice] for row in rankings]
-        sets = [one.basis[1] for one in folds if one.basis is not None and choice.recency]
-        tried = [one.times for one in folds if one.times is not None]
-        return recency.held_out_rate(self.memory, choice.recency, choice.factors(None), sets, tried)
-
     # -- one fold ----------------------------------------------------------------------------------
 
     def _try(
@@ -402,7 +399,7 @@ class RankingTrainer:
         fitted = self._fit(fold.training, shares[-1], watch, deep=tuning)
         among = [fold.ranked(split) for split in fold.splits]
         factors = EXAMPLES if "examples" in parts else EXAMPLES[:1]
-        biases = self.rates.biases(fold)
+        biases = self.rates.fit(fold)
         worded = "words" in parts and bool(self.material.questions.lexical[fold.held_out].nnz)
         memories = MEMORY if self.moves else (0.0,)
         for share, deepening, memory in product(shares, deep, memories):
@@ -413,16 +410,16 @@ class RankingTrainer:
             layered = worded and self.memory.unit
             layers = self._layers(part, questions, sets) if layered else [None] * len(sets)
             rows = [*product(factors, by_words, by_votes)]
-            few = [row for row in (LAYERED if worded else WORDLESS) if row in rows]
-            plain, some = (
+            seldom = [row for row in (LAYERED if worded else WORDLESS) if row in rows]
+            plain, few = (
                 [
                     RankingChoice(share, factor, weight, coverage, memory, votes, deep=deepening)
                     for factor, (weight, coverage), votes in grid
                 ]
-                for grid in (rows, few)
+                for grid in (rows, seldom)
             )
-            stacked = [one._replace(layer=DEFAULT_LAYER) for one in some if layered]
-            timed = [one._replace(recency=field) for field in biases for one in (*some, *stacked)]
+            stacked = [one._replace(layer=DEFAULT_LAYER) for one in few if layered]
+            timed = [one._replace(recency=field) for field in biases for one in (*few, *stacked)]
             for choice in (*plain, *stacked, *timed):
                 times = biases.get(choice.recency)
                 ndcg = {

@@ -264,8 +264,8 @@ def _scanned(scoring: Scoring, rows: Int64 | None, attend: int) -> list[Attended
             field="attend",
         )
     best = _scan(scoring, rows, attend)
-    own = scoring.queries
-    if own.words is None and own.items is None and own.recency is None:
+    queries = scoring.queries
+    if queries.words is None and queries.items is None and queries.recency is None:
         return [attend_logits(Logits(top.documents, top.logits), scoring.mechanism) for top in best]
     # A scan has the precision of the keys, while candidates are scored in float64: whichever
     # way a search with words goes, its weights are the same.

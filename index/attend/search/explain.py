@@ -68,12 +68,12 @@ class ScoreParts:
         second = attention.first or attended
         keyed = _logits_of(attention.plain or second, rows)
         layered, z = _logits_of(second, rows), attended.logits[:, places]
-        lexical = np.zeros((heads, len(rows)))
-        if (bias := scoring.word_bias(rows)) is not None:
+        lexical, recency = np.zeros((2, heads, len(rows)))
+        if (bias := scoring.added(rows)) is not None:
             lexical += bias[0]
-        times, recency = scoring.recency_bias(rows), np.zeros((heads, len(rows)))
-        if times is not None:
-            recency += times
+        if (times := scoring.queries.recency) is not None:
+            recency += scoring.plan.temperature * times.scores.of(rows)
+            lexical -= recency
         if scoring.queries.votes is not None:  # these are what feedback added
             votes = scoring.queries.votes[0].of(rows)
             lexical -= scoring.mechanism.scale[:, None] * votes

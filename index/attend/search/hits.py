@@ -27,7 +27,7 @@ from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.settings import LEAST_COVERAGE
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.search.attend import Attention
-from attend.search.queries import Queries
+from attend.search.queries import Queries, RecencyScores, score_times
 from attend.search.scoring import Scoring
 from attend.search.values import values_of
 from attend.store import CollectionStore, StoredDocument, StoredKey
@@ -252,13 +252,18 @@ def _read(cursor: str) -> tuple[str | None, list[Any]]:
     return (belongs_to, numbers) if isinstance(belongs_to, str) and sound else (None, [])
 
 
-def search_time(options: SearchOptions) -> float:
-    """Return the time of a search, in seconds since 1970: as requested, that of the first of its
-    pages, or the clock's."""
-    if options.now is not None:
-        return float(options.now)
-    numbers = _read(options.cursor)[1] if options.cursor else []
-    return float(numbers[2]) if len(numbers) == 3 else time.time()
+def timed_scores(
+    store: CollectionStore, options: SearchOptions, view: View
+) -> RecencyScores | None:
+    """Return what the times of documents add to the logits of a search.
+
+    Its own time is the requested one, that of the first of its pages, or the clock's.
+    """
+    now = options.now
+    if now is None:
+        numbers = _read(options.cursor)[1] if options.cursor else []
+        now = numbers[2] if len(numbers) == 3 else time.time()
+    return score_times(store, options.recency, view.version.tuning, float(now))
 
 
 # -- contents -------------------------------------------------------------------------------

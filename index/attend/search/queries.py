@@ -25,7 +25,7 @@ from attend.core.types import Float32, Float64, Floats, Int64
 from attend.encoder import Encoder
 from attend.recommend.weights import PartScores
 from attend.search.feedback import FeedbackMemory
-from attend.store import CollectionStore, Times
+from attend.store import CollectionStore
 from attend.store.words import Lexical
 from attend.write.ingest import as_embedding
 
@@ -408,8 +408,11 @@ LEAST_RECENCY = -1e9
 """Of a logit: far below what any weight has, and far above what float32 cannot hold."""
 
 
-class RecencyScores(NamedTuple):
+class RecencyScores:
     """What the times of documents add to their logits, at the fitted temperature.
+
+    As with distances (ALiBi: Press, Smith and Lewis 2022), a bias that is linear in the age makes a
+    weight that decays with it by a constant factor.
 
     Attributes:
         scores: -ln 2 · age / half-life; of a document without a time that of the median age.
@@ -417,22 +420,18 @@ class RecencyScores(NamedTuple):
         now: the time of the search, in seconds since 1970.
     """
 
-    scores: WordScores
-    newest: float
-    now: float
-
-    @classmethod
-    def of(cls, times: Times, half_life: float, now: float) -> RecencyScores:
-        """Return the scores of documents with times, by a half-life in days.
-
-        As with distances (ALiBi: Press, Smith and Lewis 2022), a bias that is linear in the age
-        makes a weight that decays with it by a constant factor.
+    def __init__(self, rows: Int64, seconds: Float64, half_life: float, now: float) -> None:
         """
-        if not len(times.rows):
-            return cls(NO_WORDS, 0.0, now)
-        ages = np.maximum(now - times.seconds, 0.0) / DAY  # what is of the future is new
-        biases = np.maximum(-math.log(2) * (ages / half_life), LEAST_RECENCY)
-        return cls(WordScores(times.rows, biases, (), float(np.median(biases))), biases.max(), now)
+        Args:
+            rows, seconds: (n,) the documents with times, ascending, and these.
+            half_life: in days.
+        """
+        self.scores, self.newest, self.now = NO_WORDS, 0.0, now
+        if len(rows):
+            ages = np.maximum(now - seconds, 0.0) / DAY  # what is of the future is new
+            biases = np.maximum(-math.log(2) * (ages / half_life), LEAST_RECENCY)
+            self.scores = WordScores(rows, biases, (), float(np.median(biases)))
+            self.newest = float(biases.max())
 
 
 def score_times(
@@ -449,7 +448,7 @@ def score_times(
         field, half_life = option.field, option.half_life
     else:
         return None
-    return RecencyScores.of(store.times(field), half_life, now)
+    return RecencyScores(*store.times(field), half_life, now)
 
 
 # -- feedback ------------------------------------------------------------------------------

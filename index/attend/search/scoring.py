@@ -339,34 +339,22 @@ class Scoring:
         return bias
 
     def added(self, documents: Int64) -> Float64 | None:
-        """Return what is added to what keys give documents (n,): (q, H, n); None for nothing.
-
-        These are the terms of `word_bias` and `recency_bias`.
-        """
-        words, times = self.word_bias(documents), self.recency_bias(documents)
-        if times is None:
-            return words
-        every = (len(self.heads), self.mechanism.heads, len(documents))
-        return np.broadcast_to(times, every) if words is None else words + times
-
-    def recency_bias(self, documents: Int64) -> Float64 | None:
-        """Return what their times add to the logits of documents, (n,) as of them."""
-        times = self.queries.recency
-        return None if times is None else self.plan.temperature * times.scores.of(documents)
-
-    def word_bias(self, documents: Int64) -> Float64 | None:
-        """Return what BM25, or a history, adds to the logits of documents (n,): (q, H, n)."""
-        words, items = self.queries.words, self.queries.items
+        """Return what BM25 or a history, and times, add to the logits of documents (n,): (q, H, n);
+        None for nothing."""
+        words, items, times = self.queries.words, self.queries.items, self.queries.recency
         shares: Floats  # (q or p, n)
         if items is not None:
             shares = items.of(documents)
         elif words is not None:
             shares = np.stack([scores.of(documents) for scores in words])
+        elif times is not None:
+            shares = np.zeros((len(self.queries.embeddings), len(documents)))
         else:
             return None
         shape = (len(self.heads), self.mechanism.heads, len(documents))
         by_head = np.repeat(shares, self.plan.projection.heads, axis=0).reshape(shape)
-        return np.asarray(by_head * self.mechanism.scale[:, None])
+        bias = np.asarray(by_head * self.mechanism.scale[:, None])
+        return bias if times is None else bias + self.plan.temperature * times.scores.of(documents)
 
     def log_weights(self, attended: Attended) -> Float64:
         """Return the log weights of attended documents (n,), also of those far too far off."""

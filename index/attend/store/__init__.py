@@ -66,13 +66,6 @@ class Column(NamedTuple):
     values: list[Json] | None
 
 
-class Times(NamedTuple):
-    """The documents with a time, by row, ascending, and their seconds since 1970, (n,) each."""
-
-    rows: Int64
-    seconds: Float64
-
-
 class StaleEntries(Conflict):
     """Documents whose keys the writer keeps have changed in the meantime; plan them again."""
 
@@ -403,9 +396,12 @@ class CollectionStore(Protocol):
         """
         raise self.unsupported("facets")
 
-    def times(self, field: str) -> Times:
-        """Return the times of the documents that have one in a field: seconds since 1970, or an ISO
-        date; of a list the latest."""
+    def times(self, field: str) -> tuple[Int64, Float64]:
+        """Return the rows of the documents that have a time in a field, ascending, and these.
+
+        A time is a number, or an ISO date as seconds since 1970; of a list the latest. Neither
+        array is to be written to.
+        """
         raise self.unsupported("recency")
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:

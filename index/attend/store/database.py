@@ -19,7 +19,7 @@ from attend.core.arrays import KeyTable
 from attend.core.deadline import NO_DEADLINE, checked, until
 from attend.core.errors import Conflict
 from attend.core.liking import Liking, liked_mask
-from attend.core.types import Float32, Int64, Json
+from attend.core.types import Float32, Float64, Int64, Json
 from attend.store import (
     CollectionStore,
     Column,
@@ -41,7 +41,6 @@ from attend.store import (
     StoredProjection,
     StoredUser,
     StoredVersion,
-    Times,
     TooFarBehind,
     UserHistory,
     VersionDetails,
@@ -49,7 +48,7 @@ from attend.store import (
     words,
 )
 from attend.store.connections import Connections
-from attend.store.filters import Predicate, check_name
+from attend.store.filters import Predicate
 from attend.store.migrations import migrations
 from attend.store.selection import FieldIndexes, Selection, check_facets, read_column, whole_number
 from attend.store.sql import LISTED
@@ -234,8 +233,7 @@ class Store(CollectionStore):
             rows = None if predicate is None else self._selection.rows(db, predicate)
             return self._selection.facets(db, fields, rows, limit)
 
-    def times(self, field: str) -> Times:
-        check_name(field)
+    def times(self, field: str) -> tuple[Int64, Float64]:
         with self.connections.reading() as db:
             return self._selection.times(db, field)
 

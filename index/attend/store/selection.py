@@ -25,8 +25,8 @@ from sqlite_utils import Database
 from attend.api.answers import Facet, FacetValue
 from attend.api.base import MAX_FACETS
 from attend.core.errors import AttendError, InvalidRequest
-from attend.core.types import Int64, Json
-from attend.store import Column, Times
+from attend.core.types import Float64, Int64, Json
+from attend.store import Column
 from attend.store.connections import Connections
 from attend.store.filters import (
     BOOLEAN,
@@ -303,8 +303,8 @@ class Selection:
         self._results = LimitedCache[tuple[int, str], Int64](
             CACHED_ROWS, lambda rows: len(rows) + OVERHEAD
         )
-        self._times = LimitedCache[tuple[int, str], Times](
-            CACHED_ROWS, lambda times: 2 * len(times.rows) + OVERHEAD
+        self._times = LimitedCache[tuple[int, str], tuple[Int64, Float64]](
+            CACHED_ROWS, lambda times: 2 * len(times[0]) + OVERHEAD
         )
 
     def rows(self, db: Database, predicate: Predicate) -> Int64:
@@ -337,13 +337,13 @@ class Selection:
                 self._indexes.scanned({name}, time.perf_counter() - started)
         return facets
 
-    def times(self, db: Database, field: str) -> Times:
-        """Return the times of documents; see `CollectionStore.times`. They are not to be written
-        to."""
-        return self._times.read((read_state(db).change, field), lambda: self._read_times(db, field))
-
-    def _read_times(self, db: Database, field: str) -> Times:
-        started, index = time.perf_counter(), self._indexes.ready(db, [field]).get(field)
+    def times(self, db: Database, field: str) -> tuple[Int64, Float64]:
+        """Return the times of documents; see `CollectionStore.times`."""
+        check_name(field)
+        key, started = (read_state(db).change, field), time.perf_counter()
+        if (stored := self._times.get(key)) is not None:
+            return stored
+        index = self._indexes.ready(db, [field]).get(field)
         values = db.execute(
             f"SELECT row, max(CASE kind WHEN {NUMBER} THEN value "
             f"ELSE moment(CAST(value AS BLOB)) END) AS seconds "
@@ -353,7 +353,8 @@ class Selection:
         if index is None:
             self._indexes.scanned({field}, time.perf_counter() - started)
         rows, seconds = zip(*values, strict=True) if values else ((), ())
-        return Times(np.array(rows, dtype=np.int64), np.array(seconds, dtype=np.float64))
+        both = np.array(rows, dtype=np.int64), np.array(seconds, dtype=np.float64)
+        return self._times.put(key, both)
 
 
 _EVERYTHING = compile_filter({})

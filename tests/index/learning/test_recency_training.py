@@ -10,7 +10,8 @@ import pytest
 
 from attend.core.errors import Unsupported
 from attend.core.settings import Tuning
-from attend.learning.recency import fit_rate
+from attend.learning.calibration import fit_rate
+from attend.learning.data import DocumentAges
 from tests.index.helpers import vector_data
 from tests.index.learning.superseded import (
     HALF_LIFE,
@@ -97,7 +98,7 @@ def test_a_rate_is_fitted_as_the_plain_likelihood_has_it() -> None:
     z = SCALE * scores - np.log(2) * ages / HALF_LIFE
     right = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
     grades = (np.arange(12) == right[:, None]).astype(float)
-    rate = fit_rate(scores, ages, grades, 10.0)
+    rate = fit_rate(scores, ages, grades, 10.0, 5.0)
     assert np.log(2) / (SCALE * rate) == pytest.approx(HALF_LIFE, rel=0.05)
 
     def loss(scale: float, rate: float) -> float:
@@ -109,13 +110,10 @@ def test_a_rate_is_fitted_as_the_plain_likelihood_has_it() -> None:
     for other in (0.9 * rate, 1.1 * rate):
         assert min(loss(scale, other) for scale in scales) > least
     shuffled = rng.permutation(ages.ravel()).reshape(ages.shape)
-    assert fit_rate(scores, shuffled, grades, 10.0) == 0.0
+    assert fit_rate(scores, shuffled, grades, 10.0, 5.0) == 0.0
 
 
 def test_fields_are_tried_that_look_like_times(tmp_path: Path) -> None:
-    from attend.learning.data import memory_of
-    from attend.learning.recency import with_ages
-
     collection = vector_data(tmp_path).create("fields", dimension=2)
     collection.upsert(
         [
@@ -134,9 +132,10 @@ def test_fields_are_tried_that_look_like_times(tmp_path: Path) -> None:
             for row in range(50)
         ]
     )
-    memory = with_ages(collection, memory_of(collection, None))
-    assert set(memory.ages) == {"sold", "meta.seen"}
-    np.testing.assert_allclose(memory.ages["meta.seen"], np.arange(49, -1, -1) / 86400, atol=1e-9)
+    rows = np.array([document.row for document in collection.store.scroll(0, 50)])
+    ages = DocumentAges(collection, rows).by_field
+    assert set(ages) == {"sold", "meta.seen"}
+    np.testing.assert_allclose(ages["meta.seen"], np.arange(49, -1, -1) / 86400, atol=1e-9)
 
 
 def test_an_engine_without_times_refuses_to_learn_them() -> None:

@@ -141,9 +141,8 @@ def test_an_index_of_the_field_gives_the_same_times(aged: Aged) -> None:
         ]
     )  # another state
     after = aged.collection.store.times("at.day")
-    assert len(before.rows) == COUNT // 6 * 4
-    np.testing.assert_array_equal(before.rows, after.rows)
-    np.testing.assert_array_equal(before.seconds, after.seconds)
+    assert len(before[0]) == COUNT // 6 * 4
+    np.testing.assert_array_equal(before, after)
 
 
 def test_a_weight_halves_at_the_fitted_temperature(aged: Aged) -> None:
