@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from attend.cli import main
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Tuning
@@ -251,3 +254,20 @@ def test_a_field_without_times_is_a_hint_and_changes_nothing(aged: Aged) -> None
 def test_what_is_wrong_is_named(aged: Aged, recency: Any, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         aged.collection.search(aged.query.tolist(), recency=recency)
+
+
+def test_the_command_line_takes_times(tmp_path: Path) -> None:
+    data = vector_data(tmp_path)
+    data.create("notices", dimension=2).upsert(
+        [
+            {"id": id, "vector": [1.0, 0.0], "payload": {"day": day}}
+            for id, day in (("early", "2024-01-01"), ("late", "2024-01-31"))
+        ]
+    )
+    data.close()
+    arguments = ["[1, 0]", "--data", tmp_path, "--collection", "notices", "--json"]
+    arguments += ["--recency", "day:30", "--now", "2024-01-31"]
+    answer = CliRunner().invoke(main, ["search", *map(str, arguments)], prog_name="attend")
+    hits = json.loads(answer.stdout)["hits"]
+    assert [hit["id"] for hit in hits] == ["late", "early"]
+    assert [hit["weight"] for hit in hits] == pytest.approx([2 / 3, 1 / 3])
