@@ -161,9 +161,9 @@ STEEPEST = 100.0
 
 def fit_rate(
     scores: Float64, ages: Float64, grades: Float64, scale: float, clear: float = 0.0
-) -> float:
-    """Return the rate ρ of the largest likelihood of the relevant documents, with the scale that
-    suits it; 0 where that is not clearly larger than without one.
+) -> tuple[float, float]:
+    """Return the rate ρ of the largest likelihood of the relevant documents, and the scale that
+    suits it; a rate of 0 where that is not clearly larger than without one.
 
     The loss is that of a conditional logit (McFadden 1974), which is convex.
 
@@ -177,12 +177,12 @@ def fit_rate(
     target = np.where(np.isfinite(scores), np.maximum(grades, 0.0), 0.0)
     answered = target.any(axis=1)
     if not answered.any():
-        return 0.0
+        return 0.0, scale
     target = target[answered] / target[answered].sum(axis=1, keepdims=True)
     x, there = scores[answered], np.isfinite(scores[answered])
     unit = float(ages[answered][there].std())
     if not unit > 0:
-        return 0.0
+        return 0.0, scale
     x, a = np.where(there, x, 0.0), np.where(there, ages[answered] / unit, 0.0)
 
     def loss(point: Float64) -> tuple[float, Float64]:
@@ -197,7 +197,8 @@ def fit_rate(
     steepest = 1e-3 * scale, STEEPEST * scale
     _, without = minimise(loss, (scale, 0.0), [steepest, (0.0, 0.0)])
     (fitted, rate), with_times = minimise(loss, (scale, 0.1), [steepest, (0.0, math.inf)])
-    return rate / fitted / unit if without - with_times >= clear else 0.0
+    is_clear = without - with_times >= clear
+    return float(rate / fitted / unit) if is_clear else 0.0, float(fitted)
 
 
 # -- calibration -----------------------------------------------------------------------------------

@@ -84,6 +84,9 @@ LAYERED = (
 """The factors on example keys, with λ, γ and μ, with which a second layer is tried, and times: they
 take more time than all else that is tried of a fit."""
 
+APART = 1.25
+"""The most that the scale by which a half-life is told differs from the fitted one, as a factor."""
+
 WORDLESS = ((0.0, LEXICAL[0], 0.0), (0.0, LEXICAL[0], 0.2), (0.9, LEXICAL[0], 0.0))
 """The same without words."""
 
@@ -348,11 +351,11 @@ class RankingTrainer:
         known = questions.some(members)
         fitted: Fitted
         calibration: Calibration
-        seed, rate, times = self.request.seed, 0.0, None
+        seed, rate, scale, times = self.request.seed, 0.0, 1.0, None
         if choice.recency:  # by what is held out
             ranked, ages = [row[choice] for row in rankings], self.memory.ages[choice.recency]
             sets = [one.basis[1] for one in ranked if one.basis is not None]
-            rate = fit_rate(*self.rates.of(choice.recency, choice.factors(None), sets))
+            rate, scale = fit_rate(*self.rates.of(choice.recency, choice.factors(None), sets))
             times = bias_of(ages, rate)
         jobs: list[Callable[[Watch], Any]] = [
             lambda watch: self._fit(
@@ -362,11 +365,9 @@ class RankingTrainer:
         ]
         fitted, calibration = run_parallel(jobs, self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
-        timed = (
-            (choice.recency, min(math.log(2) / (rate * calibration.scale), HALF_LIFE))
-            if rate
-            else None
-        )
+        near = np.clip(scale, calibration.scale / APART, calibration.scale * APART)
+        days = min(math.log(2) / float(rate * near), HALF_LIFE) if rate else HALF_LIFE
+        timed = (choice.recency, days) if rate else None
         tuning = calibration.tuning(
             self.task.settings.scorer,
             lexical=choice.lexical,

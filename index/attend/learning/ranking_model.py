@@ -636,7 +636,7 @@ class HalfLives:
         blocked = (candidates.documents >= 0) & fold.blocked[candidates.documents]
         candidates = candidates._replace(grades=np.where(blocked, 0, candidates.grades))
         rates = {
-            name: fit_rate(*self.of(name, (0.0, *self._words), [candidates]), CLEAR)
+            name: fit_rate(*self.of(name, (0.0, *self._words), [candidates]), CLEAR)[0]
             for name in self._memory.ages
         }
         return {

@@ -98,7 +98,7 @@ def test_a_rate_is_fitted_as_the_plain_likelihood_has_it() -> None:
     z = SCALE * scores - np.log(2) * ages / HALF_LIFE
     right = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
     grades = (np.arange(12) == right[:, None]).astype(float)
-    rate = fit_rate(scores, ages, grades, 10.0, 5.0)
+    rate, _ = fit_rate(scores, ages, grades, 10.0, 5.0)
     assert np.log(2) / (SCALE * rate) == pytest.approx(HALF_LIFE, rel=0.05)
 
     def loss(scale: float, rate: float) -> float:
@@ -110,7 +110,7 @@ def test_a_rate_is_fitted_as_the_plain_likelihood_has_it() -> None:
     for other in (0.9 * rate, 1.1 * rate):
         assert min(loss(scale, other) for scale in scales) > least
     shuffled = rng.permutation(ages.ravel()).reshape(ages.shape)
-    assert fit_rate(scores, shuffled, grades, 10.0, 5.0) == 0.0
+    assert fit_rate(scores, shuffled, grades, 10.0, 5.0)[0] == 0.0
 
 
 def test_fields_are_tried_that_look_like_times(tmp_path: Path) -> None:
