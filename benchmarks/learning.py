@@ -33,7 +33,15 @@ from learning_ranking import (
     scifact,
     scifact_narrow,
 )
-from learning_safety import KINDS, cannot_gain, nightly, rare_losses, removed, simulated_losses
+from learning_safety import (
+    KINDS,
+    cannot_gain,
+    nightly,
+    rare_losses,
+    removed,
+    simulated_losses,
+    superseded,
+)
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
 
 Section = Callable[[Bench], Iterator[Row]]
@@ -56,6 +64,7 @@ SECTIONS: Mapping[str, Section] = {
     "bilingual": bilingual,
     "feedback-conala": conala_feedback,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
+    "superseded": superseded,
     "simulated-losses": simulated_losses,
     "simulated-rare-losses": rare_losses,
     "nightly": nightly,
@@ -87,6 +96,7 @@ SETS = (
     "feedback",
     "deep",
     "cannot-gain",
+    "superseded",
     "simulated",
     "nightly",
     "judgements",

@@ -33,6 +33,7 @@ from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import attend, attend_twice
 from attend.search.foreign import BLOCK, ForeignTests
+from attend.search.hits import timed_scores
 from attend.search.queries import Queries, Search, score_words
 from attend.search.scoring import AttentionOptions
 from attend.search.tokens import rerank
@@ -186,6 +187,8 @@ class Collection(TakesFeedback):
                 left_out = query.made_of if options.exclude_self else ()
                 view, rows, without = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
+                if options.recency or view.version.tuning.recency:
+                    query = query._replace(recency=timed_scores(self.store, options, view))
             with timed("attend"):
                 queries = self.readers.feedback.queries(query, words, view, options.memory)
                 attended = attend_twice(view, self.settings, queries, options, rows, without)
@@ -223,6 +226,7 @@ class Collection(TakesFeedback):
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
+        query = query._replace(recency=timed_scores(self.store, options, view))
         queries = self.readers.feedback.queries(query, words, view, options.memory)
         return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
 

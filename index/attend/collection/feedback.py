@@ -410,7 +410,8 @@ def interleaved(result: Answered, other: Answered) -> tuple[Answered, dict[int, 
         if following is None:
             return result, None
         last = result.answer.hits[contained - 1], lists[0][contained - 1]
-        following = cursor(json.loads(decoded(following))[0], [last[0].score, last[1]])
+        belongs_to, _, _, *rest = json.loads(decoded(following))
+        following = cursor(belongs_to, [last[0].score, last[1], *rest])
     hits = dict(zip(lists[1], other.answer.hits, strict=True))
     hits |= dict(zip(lists[0], result.answer.hits, strict=True))
     answer = replace(result.answer, hits=[hits[row] for row in page], next=following)

@@ -61,7 +61,7 @@ def compare_encoders(
     trainer = RankingTrainer(task, with_texts=True, moves=False)
     material = ranking_model.read_questions(after, -1, request.seed, with_texts=True)
     version = data.active_version(Task(after, request))
-    served = ServedVersion(version, after.settings, material.memory)
+    served = ServedVersion(version, after.settings, material.memory, data.times_of(after, version))
     folds, columns = trainer.folds, _columns(trainer, after, material.memory)
     current = selection.cross_validate(folds, [trainer.rank_as_now], task.watching("trying"))
     rows: list[tuple[Judged[RankingChoice], Float64]] = [

@@ -18,7 +18,7 @@ from attend.core.arrays import KeyTable
 from attend.core.deadline import NO_DEADLINE, checked, until
 from attend.core.errors import Conflict
 from attend.core.liking import Liking, liked_mask
-from attend.core.types import Float32, Int64, Json
+from attend.core.types import Float32, Float64, Int64, Json
 from attend.store import (
     USED,
     CollectionStore,
@@ -232,6 +232,10 @@ class Store(CollectionStore):
         with self.connections.reading() as db:
             rows = None if predicate is None else self._selection.rows(db, predicate)
             return self._selection.facets(db, fields, rows, limit)
+
+    def times(self, field: str) -> tuple[Int64, Float64]:
+        with self.connections.reading() as db:
+            return self._selection.times(db, field)
 
     def write(self, entries: Sequence[Entry], decided: Mapping[str, Json] | None = None) -> None:
         blocks = list(sql.upserts(entries))  # before others have to wait
