@@ -43,6 +43,7 @@ from learning_safety import (
     superseded,
 )
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
+from learning_used import SECTIONS as USED
 
 Section = Callable[[Bench], Iterator[Row]]
 
@@ -74,6 +75,7 @@ SECTIONS: Mapping[str, Section] = {
     "lists-scifact": lists("scifact"),
     "lists-banking77": labels,
     "nfcorpus": nfcorpus,
+    **USED,
     "deep-conala": conala_deep,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),

@@ -85,7 +85,7 @@ LAYERED = (
 take more time than all else that is tried of a fit."""
 
 APART = 1.25
-"""The most that the scale by which a half-life is told differs from the fitted one, as a factor."""
+"""The most by which the scale that tells a half-life differs from the fitted one, as a factor."""
 
 WORDLESS = ((0.0, LEXICAL[0], 0.0), (0.0, LEXICAL[0], 0.2), (0.9, LEXICAL[0], 0.0))
 """The same without words."""
@@ -93,10 +93,7 @@ WORDLESS = ((0.0, LEXICAL[0], 0.0), (0.0, LEXICAL[0], 0.2), (0.9, LEXICAL[0], 0.
 OFFSETS = "; key offsets move documents with examples away from the queries of all others"
 """What a reader of a promotion's reason must know where key offsets were learned."""
 
-ONE_QUESTION = (
-    "All questions are one question in other words, so that none can be held out to prove "
-    "anything; add different ones."
-)
+ONE_QUESTION = "All questions are one question in other words, which proves nothing; add others."
 
 UNMEASURED = "; new documents could not be measured, as all questions share theirs"
 
@@ -252,13 +249,9 @@ class RankingTrainer:
         """Choose, and put the choice to the promotion test."""
         request = self.request
         weights = self.material.questions.weights
-        if weights is None:
-            weights = np.ones(self.material.questions.count, dtype=np.float32)
         judged: list[Judged[RankingChoice]] = [
             Judged.of(
-                split,
-                fold.held_out,
-                {name: item.ndcg[split] * weights[fold.held_out] for name, item in row.items()},
+                split, fold.held_out, {n: item.ndcg[split] for n, item in row.items()}, weights
             )
             for fold, row in zip(self.folds, rankings, strict=True)
             for split in fold.splits

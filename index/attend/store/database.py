@@ -383,10 +383,10 @@ class Store(CollectionStore):
     ) -> tuple[int, int]:
         with self._changing() as db:
             rows = sql.known_rows(db, [example.document for example in examples], "examples")
-            used = {example.question for example in examples}
             if forget:
                 db.execute("DELETE FROM examples")
-            ids = {place: sql.question_id(db, questions[place]) for place in sorted(used)}
+            used = sorted({example.question for example in examples})
+            ids = {place: sql.question_id(db, questions[place]) for place in used}
             if only is not None:  # those that stay keep their ids, and so what was learned of them
                 sql.delete_examples_but(
                     db, only, {(ids[item.question], rows[item.document]) for item in examples}
@@ -394,9 +394,8 @@ class Store(CollectionStore):
             before = sql.row_count(db, "examples")
             values = [(ids[item.question], rows[item.document], *item[2:]) for item in examples]
             sql.put_examples(db, values, only)
+            sql.count_up(db, "examples_replaced")
             added = sql.row_count(db, "examples") - before
-            if examples:
-                sql.count_up(db, "examples_replaced")
             return added, len(examples) - added
 
     def examples(self) -> ExampleSet:
