@@ -105,6 +105,7 @@ SETS = (
     "lists",
     "nfcorpus",
     "live",
+    "used",
 )
 
 EPILOG = """examples:
