@@ -208,6 +208,8 @@ class _Move:
         # First: they count from the moment that the folder has this name.
         marks = {"spare_of": self._source.name, "replaced": self._target.name}
         self._stores[0].put_settings(marks, soon=False)
+        if self._source.log is not None:
+            self._source.log.flush()  # what it has not written by then is lost
         # Writers wait from here on, and then find that the collection was replaced.
         with self._stores[0].connections.writing():
             self._catch_up()
