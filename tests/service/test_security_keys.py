@@ -72,6 +72,7 @@ NEEDS: Mapping[str, str] = {
     "show_changed_questions": "write",
     "activate_projection": "admin",
     "roll_back_projection": "admin",
+    "review_projection": "admin",
     "metrics": "read",
     "take_snapshot": "admin",
     "restore_snapshot": "admin",

@@ -207,7 +207,7 @@ class ProjectionList(Reply):
 
 
 class Review(Reply):
-    """The active version compared with the one before, by what was used since."""
+    """The active version compared with the previous one, by what was used since."""
 
     version: int
     previous: int

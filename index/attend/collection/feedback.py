@@ -327,8 +327,8 @@ class TakesFeedback(StoredCollection):
         return compare_uses(entries, (first, second), ranker, examination(entries), queries=queries)
 
     def review(self) -> Review | None:
-        """Compare the active version with the one before by what was used since; go back if it is
-        worse.
+        """Compare the active version with the previous one by what was used since; go back if it
+        is worse.
 
         Only a version that a training has promoted is reviewed. Of two that are equal the active
         one goes with a chance of at most .05, however often it is reviewed.

@@ -35,8 +35,8 @@ MAX_TEXTS = 500
 """Texts that are ranked in one request: each is ranked twice, and somebody waits."""
 
 MAX_REVIEWED = 1000
-"""The first used searches of a version that are put to the one before: one that did no worse in as
-many is left alone."""
+"""The first used searches of a version that the previous version ranks, too: later ones change
+nothing."""
 
 DEPTH = 100
 """Documents ranked for each text."""

@@ -231,10 +231,10 @@ def roll_back_projection(collection: str, query: api.RollbackRequest) -> api.Rol
 
 @projections.add("POST", f"{PROJECTIONS}/review")
 def review_projection(collection: str) -> api.Review | None:
-    """Compare the active projection with the one before by what was used since.
+    """Compare the active projection with the previous one by what was used since.
 
-    Where use leaves no doubt that it is worse, the one before answers again. Null where nothing was
-    used since, or where no training has promoted it.
+    If use shows that it is worse, the previous projection answers again. The reply is null if
+    nothing was used since, or if no training has promoted it.
     """
     return collection_of(collection).review()
 
