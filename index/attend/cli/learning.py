@@ -379,6 +379,13 @@ def as_text(report: Mapping[str, Any]) -> str:
         elif after is not None:
             rows.append(_row(name, {"before": before, "after": after}))
     lines = [_verdict(report), ""]
+    if used := report.get("used"):
+        lines += [
+            f"from the log: {used['searches']:,} searches with a report, {used['used']:,} uses, "
+            f"{used['relevant']:,} labels; {len(used['weighed_down'])} of {used['sources']} "
+            f"sources count less",
+            "",
+        ]
     if rows:  # a training that could not begin measured nothing
         lines += [common.table([(", ".join(corner), *HEADER), *rows], right=True), ""]
         before = f"version {report['previous']}" if report["previous"] else "the untrained version"
