@@ -17,12 +17,12 @@ import numpy as np
 from attend.collection.feedback import TakesFeedback
 from attend.core.errors import EncoderError
 from attend.core.types import Float32
-from attend.encoder import Encoder
 from attend.encoder.loading import in_formats
 from attend.engines.engine import StoredCollection
 from attend.measure.statistics import ExchangeabilityTest
 from attend.search.foreign import BLOCK
 from attend.store import EXAMPLE
+from attend.store.mapped import SETTING as MAPPED
 from attend.store.searches import LoggedText, SearchLog
 from attend.write.feedback import PROBES
 
@@ -36,8 +36,10 @@ ALARM = 0.001
 """The level of an alarm: the chance of a false one between two trainings, for each kind."""
 
 REFERENCE, LEAST = 500, 200
-"""Queries or documents that new ones are compared with, and the least of them: half are near or not
-near, half are compared as new ones are."""
+"""Queries or documents that new ones are compared with, and the least of them: see
+`Nearness`."""
+
+RUN = 25
 
 AT_ONCE = 64
 """New ones looked at in one look."""
@@ -45,7 +47,7 @@ AT_ONCE = 64
 BEHIND = 2000
 """New ones that may wait for a look; of more the oldest are passed over."""
 
-LATEST = 200
+LATEST = 100
 """Searches of which an alarm says the share of refusals."""
 
 ROUNDING = 0.006
@@ -55,11 +57,16 @@ int8 not at all."""
 
 
 class Nearness:
-    """How strange embeddings are to some: the negated cosine to the nearest of them."""
+    """How strange embeddings are to some: the negated cosine to the nearest of them.
+
+    These are every other run of RUN, and the rest is what new ones are compared with: what comes in
+    one session, or from one source, is on one side, and a topic that is new meanwhile on both.
+    """
 
     def __init__(self, embeddings: Float32) -> None:
-        self._near = embeddings[::2]
-        self.test = ExchangeabilityTest(self.of(embeddings[1::2]))
+        is_near = np.arange(len(embeddings)) // RUN % 2 == 0
+        self._near = embeddings[is_near]
+        self.test = ExchangeabilityTest(self.of(embeddings[~is_near]))
 
     def of(self, embeddings: Float32) -> list[float]:
         strangeness: list[float] = (-(embeddings @ self._near.T).max(axis=1)).tolist()
@@ -94,6 +101,8 @@ class Drift:
         here, searches = self.collection, self.collection.log
         if searches is None or here.settings.encoder is None:
             return []
+        if MAPPED in here.store.settings():  # the encoder is being changed
+            return []
         versions = [version for version in here.store.projections() if "promoted" in version.report]
         since = max((version.created for version in versions), default="")
         before = noticed(here)
@@ -111,13 +120,15 @@ class Drift:
         tests = {
             "queries": self._queries and self._queries.test,
             "documents": self._documents and self._documents.test,
-            "refusals": self._refusals,
+            "refusals": self._refusals if self._refused else None,
         }
         for kind, test in tests.items():
+            if test is None:
+                continue
             earlier = after.get(kind) or {"p": 1.0, "alarm": False, "sentence": None}
-            if test is not None and (p := float(f"{test.p:.2g}")) < earlier["p"]:
-                sentence = earlier["sentence"] or (self._sentence(kind) if p <= ALARM else None)
-                after[kind] = {"p": p, "alarm": p <= ALARM, "sentence": sentence}
+            p = min(earlier["p"], float(f"{test.p:.2g}"))
+            sentence = earlier["sentence"] or (self._sentence(kind) if p <= ALARM else None)
+            after[kind] = {"p": p, "alarm": p <= ALARM, "sentence": sentence}
         _store(here, before, after)
         return [sentence for sentence in alarms(after) if sentence not in alarms(before)]
 
@@ -132,12 +143,17 @@ class Drift:
                 return
             self._queries = Nearness(self._encoded(reference))
             self._last_search = reference[-1].id
+            if not self._since:  # else another version has refused them
+                self._add_refusals(reference)
         waiting = searches.texts(BEHIND, after=self._last_search, newest=True)[:AT_ONCE]
         if not waiting:
             return
         self._last_search = waiting[-1].id
         self._queries.add(self._encoded(waiting))
-        for entry in waiting:
+        self._add_refusals(waiting)
+
+    def _add_refusals(self, entries: Sequence[LoggedText]) -> None:
+        for entry in entries:
             if entry.refused is not None:
                 self._refused.append(entry.refused)
                 self._refusals.add(float(entry.refused))
@@ -195,27 +211,29 @@ class Drift:
 def check_encoder(collection: TakesFeedback) -> str | None:
     """Encode stored texts again, and return the sentence of an alarm if embeddings are others.
 
-    A number format explains a difference if the model gives the stored embeddings in it.
+    A number format explains a difference if the model has the stored embeddings in one format, and
+    those of the loaded encoder in another.
 
     Raises:
         EncoderError: the encoder cannot be loaded.
     """
     name = collection.settings.encoder
     texts, stored = _probes(collection)
-    if name is None or not texts:
+    if name is None or not texts or MAPPED in collection.store.settings():
         return None
-    distances = {"as loaded": _distance(collection.encoder(), texts, stored)}
-    if distances["as loaded"] > ROUNDING:
+    loaded = collection.encoder().encode_documents(texts)
+    difference = _distance(loaded, stored)
+    if difference > ROUNDING:
         with suppress(EncoderError):  # one that was loaded in another way
-            for encoder in in_formats(name):
-                distances[encoder.precision] = _distance(encoder, texts, stored)
-    least = min(distances.values())
+            rows = [encoder.encode_documents(texts) for encoder in in_formats(name)]
+            nearest = [min(_distance(row, side) for row in rows) for side in (stored, loaded)]
+            difference = min(difference, max(nearest))
     before, sentence = noticed(collection), None
-    if least > ROUNDING:
+    if difference > ROUNDING:
         sentence = (
             f"The encoder gives other numbers than it did: embeddings of {len(texts)} stored texts "
-            f"differ by {least:.1%}, more than its number format explains. Put the old model back, "
-            f"or encode all documents again with `attend reindex`."
+            f"differ by {difference:.1%}, more than number formats explain. Put the old model "
+            f"back, or encode all documents again with `attend reindex`."
         )
     figures = {"p": None, "alarm": sentence is not None, "sentence": sentence}
     _store(collection, before, {**before, "encoder": figures})
@@ -242,12 +260,11 @@ def _probes(collection: StoredCollection) -> tuple[list[str], Float32]:
     return [text for text, _ in texts.values()], np.array([vector for _, vector in texts.values()])
 
 
-def _distance(encoder: Encoder, texts: Sequence[str], stored: Float32) -> float:
-    """Return the median distance of embeddings from the stored ones."""
-    rows = encoder.encode_documents(texts)
-    if rows.shape != stored.shape:
-        return 2.0  # the largest there is
-    return float(np.median(np.linalg.norm(rows - stored, axis=1)))
+def _distance(rows: Float32, others: Float32) -> float:
+    """Return the median distance of embeddings (n, d) of the same texts; 2 for other widths."""
+    if rows.shape != others.shape:
+        return 2.0
+    return float(np.median(np.linalg.norm(rows - others, axis=1)))
 
 
 def _store(collection: TakesFeedback, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
