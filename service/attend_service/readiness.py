@@ -79,9 +79,7 @@ def _open(data: Data, name: str) -> None:
     if collection.settings.encoder is not None:
         data.encoder(collection.settings.encoder)
         try:
-            sentence = check_encoder(collection)
+            if sentence := check_encoder(collection):
+                log.warning("%r: %s", name, sentence)
         except AttendError as error:  # it is served all the same
             log.warning("The encoder of %r could not be checked: %s", name, error)
-        else:
-            if sentence is not None:
-                log.warning("%r: %s", name, sentence)

@@ -23,7 +23,7 @@ from attend.measure.statistics import ExchangeabilityTest
 from attend.search.foreign import BLOCK
 from attend.store import EXAMPLE
 from attend.store.mapped import SETTING as MAPPED
-from attend.store.searches import LoggedText, SearchLog
+from attend.store.searches import SearchLog
 from attend.write.feedback import PROBES
 
 DRIFT = "drift"
@@ -41,13 +41,22 @@ REFERENCE, LEAST = 500, 200
 
 RUN = 25
 
+SENTENCES = {
+    "queries": "Recent queries are unlike earlier ones. Check that the collection has documents "
+    "which answer them, and train again with feedback about them.",
+    "documents": "Documents written since the last training are unlike those before it. Publish "
+    "the collection, and train again with feedback about them.",
+    "refusals": "The share of searches without an answer has changed: it is {:.0%} of the latest. "
+    "Look at their queries, add documents that answer them, or train again.",
+}
+
 AT_ONCE = 64
 """New ones looked at in one look."""
 
 BEHIND = 2000
 """New ones that may wait for a look; of more the oldest are passed over."""
 
-LATEST = 100
+LATEST = 50
 """Searches of which an alarm says the share of refusals."""
 
 ROUNDING = 0.006
@@ -84,84 +93,75 @@ class Drift:
         self.collection = collection
         self._begin(None)
 
-    def _begin(self, since: str | None) -> None:
+    def _begin(self, since: str | None, last_key: int = 0) -> None:
         """Forget what was compared: a training has learned from it."""
-        self._since = since
-        self._queries: Nearness | None = None
-        self._documents: Nearness | None = None
-        self._refusals = ExchangeabilityTest()
+        self._since, self._last_search, self._last_key = since, 0, last_key
+        self._near: dict[str, Nearness] = {}
         self._refused: list[bool] = []
-        self._last_search = self._last_key = 0
+        self._refusals = ExchangeabilityTest()
 
     def look(self) -> list[str]:
         """Compare what is new with what was before, and return the sentences of new alarms.
 
         What was noticed is stored: `info().hints` and `/metrics` have it.
         """
-        here, searches = self.collection, self.collection.log
-        if searches is None or here.settings.encoder is None:
+        here, searches, store = self.collection, self.collection.log, self.collection.store
+        if searches is None or here.settings.encoder is None or MAPPED in store.settings():
             return []
-        if MAPPED in here.store.settings():  # the encoder is being changed
-            return []
-        versions = [version for version in here.store.projections() if "promoted" in version.report]
+        versions = [version for version in store.projections() if "promoted" in version.report]
         since = max((version.created for version in versions), default="")
         before = noticed(here)
         after = dict(before)
         if before.get("since") != since or not searches.last():
-            after = {"since": since, "last_key": here.store.state().last_key}
-            after |= {"encoder": before["encoder"]} if "encoder" in before else {}
+            kept = {kind: before[kind] for kind in ("encoder",) if kind in before}
+            after = {"since": since, "last_key": store.state().last_key, **kept}
             self._begin(None)
         if self._since is None:
-            self._begin(since)
-            self._last_key = after["last_key"]
+            self._begin(since, after["last_key"])
         self._look_at_queries(searches)
         if since:
             self._look_at_documents()
-        tests = {
-            "queries": self._queries and self._queries.test,
-            "documents": self._documents and self._documents.test,
-            "refusals": self._refusals if self._refused else None,
-        }
-        for kind, test in tests.items():
-            if test is None:
-                continue
+        tests = {kind: near.test for kind, near in self._near.items()}
+        for kind, test in tests.items() | ({("refusals", self._refusals)} if self._refused else ()):
             earlier = after.get(kind) or {"p": 1.0, "alarm": False, "sentence": None}
             p = min(earlier["p"], float(f"{test.p:.2g}"))
-            sentence = earlier["sentence"] or (self._sentence(kind) if p <= ALARM else None)
+            sentence = earlier["sentence"]
+            if p <= ALARM and sentence is None:
+                sentence = SENTENCES[kind].format(np.mean(self._refused[-LATEST:] or 0.0))
             after[kind] = {"p": p, "alarm": p <= ALARM, "sentence": sentence}
         _store(here, before, after)
         return [sentence for sentence in alarms(after) if sentence not in alarms(before)]
 
     def _look_at_queries(self, searches: SearchLog) -> None:
         """Compare new queries with those before the training, or with the first ones there are."""
-        if self._queries is None:
+        if "queries" not in self._near:
             moment = datetime.fromisoformat(self._since).timestamp() if self._since else 0.0
             reference = searches.texts(REFERENCE, before=moment, newest=True)
             if len(reference) < LEAST:
                 reference = searches.texts(REFERENCE)
             if len(reference) < LEAST:
                 return
-            self._queries = Nearness(self._encoded(reference))
-            self._last_search = reference[-1].id
-            if not self._since:  # else another version has refused them
-                self._add_refusals(reference)
+            embeddings = self._read(reference, refusals=not self._since)
+            self._near["queries"] = Nearness(embeddings)
         waiting = searches.texts(BEHIND, after=self._last_search, newest=True)[:AT_ONCE]
-        if not waiting:
-            return
-        self._last_search = waiting[-1].id
-        self._queries.add(self._encoded(waiting))
-        self._add_refusals(waiting)
+        if waiting:
+            self._near["queries"].add(self._read(waiting))
 
-    def _add_refusals(self, entries: Sequence[LoggedText]) -> None:
-        for entry in entries:
-            if entry.refused is not None:
-                self._refused.append(entry.refused)
-                self._refusals.add(float(entry.refused))
+    def _read(
+        self, entries: Sequence[tuple[int, str, int | None]], *, refusals: bool = True
+    ) -> Float32:
+        """Return the embeddings of the texts of searches, and compare their refusals.
 
-    def _encoded(self, entries: Sequence[LoggedText]) -> Float32:
-        """Encode the texts of searches; searches that are answered meanwhile wait for few."""
-        texts, encode = [entry.query for entry in entries], self.collection.encoder().encode_queries
-        starts = range(0, len(texts), BLOCK)
+        Args:
+            refusals: False where another version has answered.
+        """
+        self._last_search = entries[-1][0]
+        for _, _, refused in entries if refusals else ():
+            if refused is not None:
+                self._refused.append(bool(refused))
+                self._refusals.add(refused)
+        encode, starts = self.collection.encoder().encode_queries, range(0, len(entries), BLOCK)
+        texts = [text for _, text, _ in entries]  # few at once: others wait meanwhile
         return np.concatenate([encode(texts[start : start + BLOCK]) for start in starts])
 
     def _look_at_documents(self) -> None:
@@ -170,42 +170,23 @@ class Drift:
         last = store.state().last_key
         if last == self._last_key:
             return
-        if self._documents is None:
+        if "documents" not in self._near:
             rows = np.array([document.row for document in store.sample(REFERENCE)], dtype=np.int64)
             table = store.own_keys(rows)
-            first = table.starts[:-1]
-            first = first[table.ids[first] <= self._last_key]
+            first = table.starts[:-1][table.ids[table.starts[:-1]] <= self._last_key]
             if len(first) < LEAST:
                 return
-            self._documents = Nearness(table.vectors[first])
-        first_key = max(self._last_key, last - BEHIND) + 1
-        ids = np.arange(first_key, min(first_key + AT_ONCE, last + 1))
-        self._last_key = int(ids[-1])
-        firsts: dict[int, int] = {}  # by document
-        for id, key in sorted(store.keys_of(ids).items()):
-            if key.field != EXAMPLE and not key.start:
-                firsts.setdefault(key.document, id)
-        embeddings = store.embeddings(list(firsts.values()))
-        if embeddings:
-            self._documents.add(np.stack(embeddings))
-
-    def _sentence(self, kind: str) -> str:
-        if kind == "queries":
-            return (
-                "Recent queries are unlike earlier ones. Check that the collection has documents "
-                "which answer them, and train again with feedback about them."
-            )
-        if kind == "documents":
-            return (
-                "Documents written since the last training are unlike those before it. Publish the "
-                "collection, and train again with feedback about them."
-            )
-        latest, earlier = self._refused[-LATEST:], self._refused[:-LATEST] or [False]
-        return (
-            f"The share of searches without an answer has changed: {np.mean(latest):.0%} of the "
-            f"latest {len(latest)}, {np.mean(earlier):.0%} of those before. Look at their queries, "
-            f"add documents that answer them, or train again."
-        )
+            self._near["documents"] = Nearness(table.vectors[first])
+        after = max(self._last_key, last - BEHIND)
+        self._last_key = min(after + AT_ONCE, last)
+        keys = store.keys_of(np.arange(after + 1, self._last_key + 1))
+        firsts = {  # the first of each document comes last
+            key.document: id
+            for id, key in sorted(keys.items(), reverse=True)
+            if key.field != EXAMPLE and not key.start
+        }
+        if embeddings := store.embeddings(sorted(firsts.values())):
+            self._near["documents"].add(np.stack(embeddings))
 
 
 def check_encoder(collection: TakesFeedback) -> str | None:
@@ -242,21 +223,20 @@ def check_encoder(collection: TakesFeedback) -> str | None:
 
 def noticed(collection: StoredCollection) -> dict[str, Any]:
     """Return what was noticed about a collection: for each kind `p`, `alarm` and `sentence`."""
-    stored = collection.store.settings().get(DRIFT)
-    return dict(stored) if isinstance(stored, Mapping) else {}
+    return collection.store.settings().get(DRIFT) or {}
 
 
 def _probes(collection: StoredCollection) -> tuple[list[str], Float32]:
     """Return texts of some documents, and the embeddings (n, d) that are stored of them."""
-    documents = {document.row: document for document in collection.store.sample(PROBES)}
-    table = collection.store.own_keys(np.array(sorted(documents), dtype=np.int64))
-    keys = collection.store.keys_of(table.ids)
-    texts: dict[int, tuple[str, Float32]] = {}
+    store, texts = collection.store, dict[int, tuple[str, Float32]]()
+    with store.reading():
+        fields = {document.row: document.fields for document in store.sample(PROBES)}
+        table = store.own_keys(np.array(sorted(fields), dtype=np.int64))
+        keys = store.keys_of(table.ids)
     for id, vector in zip(table.ids.tolist(), table.vectors, strict=True):
-        key = keys.get(id)
-        if key is not None and key.stop and key.document not in texts:  # no own vector
-            text = documents[key.document].fields[key.field][key.start : key.stop]
-            texts[key.document] = text, vector
+        row, field, start, stop = keys[id][1:5]
+        if stop:  # no own vector
+            texts.setdefault(row, (fields[row][field][start:stop], vector))
     return [text for text, _ in texts.values()], np.array([vector for _, vector in texts.values()])
 
 

@@ -88,18 +88,6 @@ class SearchEntry(NamedTuple):
     source: str | None = None
 
 
-class LoggedText(NamedTuple):
-    """The text of a search.
-
-    Attributes:
-        refused: whether it had no answer; None where no confidence was calibrated.
-    """
-
-    id: int
-    query: str
-    refused: bool | None
-
-
 class SearchLog:
     """The searches of one collection; any number of threads and processes write to it.
 
@@ -221,8 +209,9 @@ class SearchLog:
 
     def texts(
         self, limit: int, *, after: int = 0, before: float | None = None, newest: bool = False
-    ) -> list[LoggedText]:
-        """Return searches with a text, in the order of their time: the first ones, or the newest.
+    ) -> list[tuple[int, str, int | None]]:
+        """Return the first or the newest searches with a text, in the order of their time: the
+        number, the text, and 1 for a refusal, 0 for an answer, None where neither is known.
 
         Args:
             after: the number of a search.
@@ -235,11 +224,7 @@ class SearchLog:
                 "SELECT id, query, refused FROM searches WHERE id > ? AND id < ? AND query NOTNULL "
                 f"ORDER BY id {'DESC' if newest else ''} LIMIT ?", [after, last, limit],
             ).fetchall()  # fmt: skip
-        texts = [
-            LoggedText(id, query, None if refused is None else bool(refused))
-            for id, query, refused in rows
-        ]
-        return texts[::-1] if newest else texts
+        return rows[::-1] if newest else rows
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of searches, and of those of which somebody said what served."""

@@ -133,15 +133,14 @@ def test_the_share_of_refusals(collection: Collection) -> None:
     assert collection.search(query).calibrated is not None
     assert collection.search(query, min_confidence=1.0).answered is False
     first, second = log_of(collection).texts(9)
-    assert second.refused is True
-    assert first.refused is not collection.search(query).answered
+    assert second[1:] == (query, 1)
+    assert bool(first[2]) is not collection.search(query).answered
     for share, count in ((0.05, 500), (0.4, 250)):
         for text in texts(rng, count):
             log_of(collection).add(text, 1, [], refused=bool(rng.random() < share))
         told = [sentence for _ in range(8) for sentence in watch.look()]
         assert len(told) == (share > 0.1)
-    shares = [int(word[:-1]) for word in told[0].split() if word.endswith("%")]
-    assert shares[0] > 2 * shares[1] > 0
+    assert 20 <= int(told[0].split("%")[0].split()[-1]) <= 60
     assert alarms(collection)["queries"] is False
 
 
