@@ -1,5 +1,5 @@
-"""Learning while nobody searches: trainings by what was used, and a version sent back that use
-says is worse.
+"""Learning while nobody searches: trainings by what was used, a version sent back that use says is
+worse, and an alarm where queries or documents are not what they were.
 
 One process on a data folder does it, by the jobs that are there: a training answers only if the
 promotion test is passed, and the version before answers again once use since then says so.
@@ -19,6 +19,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from attend import Collection, Data
+from attend.collection.drift import Drift
 from attend.core.errors import AttendError
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.task import GROWTH
@@ -69,11 +70,12 @@ class Learner:
         self._look_seconds, self._idle_seconds = look, idle
         self._stopping = threading.Event()
         self._reviewed: dict[str, int] = {}
+        self._drifts: dict[str, Drift] = {}
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to watch, unless the settings say off."""
-        if self._settings.learn != "off" and not self._stopping.is_set():
+        """Begin to watch; nothing is trained and nothing sent back if the settings say off."""
+        if not self._stopping.is_set():
             self._thread = threading.Thread(target=self._watch, name="learner", daemon=True)
             self._thread.start()
 
@@ -97,12 +99,20 @@ class Learner:
                 try:
                     self._look(self._data.collection(name))
                 except (AttendError, QueueFull, OSError, sqlite3.Error) as error:
-                    log.warning("Nothing is learned from the use of %r now: %s", name, error)
+                    log.warning("The use of %r is not looked at now: %s", name, error)
         turn.release(force=True)
 
     def _look(self, collection: Collection) -> None:
         searches = collection.log
         if searches is None or not collection.settings.log:
+            return
+        drift = self._drifts.get(collection.name)
+        if drift is None or drift.collection is not collection:  # opened again meanwhile
+            drift = self._drifts[collection.name] = Drift(collection)
+        for sentence in drift.look():
+            log.warning("%r: %s", collection.name, sentence)
+            self._send(collection, "drift", collection.views.current().version.number, sentence)
+        if self._settings.learn == "off":
             return
         used = searches.counts()[1]
         if used >= self._reviewed.get(collection.name, 0) + REVIEW_EACH:
@@ -149,11 +159,14 @@ class Learner:
 
     def _tell(self, collection: Collection, event: str, version: int, reason: str) -> None:
         """Write an event to the log, and send it to the webhook."""
-        learned = collection.learned()
         log.info(
             "%r: version %d was %s. %s", collection.name, version, event.replace("_", " "), reason
         )
-        log.info("%r. %s.", collection.name, learned.sentence)
+        log.info("%r. %s.", collection.name, collection.learned().sentence)
+        self._send(collection, event, version, reason)
+
+    def _send(self, collection: Collection, event: str, version: int, reason: str) -> None:
+        """Send an event to the webhook, where there is one."""
         if self._settings.webhook is None:
             return
         body = {
@@ -161,11 +174,11 @@ class Learner:
             "collection": collection.name,
             "version": version,
             "reason": reason,
-            "learned": learned.sentence,
+            "learned": collection.learned().sentence,
         }
         headers = {"Content-Type": "application/json"}
         request = Request(self._settings.webhook, orjson.dumps(body), headers, method="POST")
         try:
             urlopen(request, timeout=WEBHOOK_SECONDS).close()  # http or https: settings
         except OSError as error:
-            log.warning("The webhook could not be told that a version was %s: %s", event, error)
+            log.warning("The webhook could not be told of the event %s: %s", event, error)

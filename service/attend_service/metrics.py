@@ -25,6 +25,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from attend import Collection, Data
+from attend.collection.drift import KINDS, noticed
 from attend.core.errors import AttendError, Unavailable, is_out_of_files
 from attend_service.jobs import Jobs, State
 from attend_service.readiness import Readiness
@@ -66,6 +67,11 @@ BY_COLLECTION: Mapping[str, str] = {
     "attend_learned_promotions": "Versions that use has promoted.",
     "attend_learned_rollbacks": "Versions that use has sent back.",
     "attend_recall_estimate": "The share of the true nearest keys that a search finds.",
+}
+
+BY_KIND: Mapping[str, str] = {
+    "attend_drift_alarm": "Whether something is not what it was at the last training.",
+    "attend_drift_p": "The p-value of this comparison, valid whenever one looks.",
 }
 
 
@@ -194,10 +200,15 @@ class Metrics(Collector):
             name: GaugeMetricFamily(name, text, labels=["collection"])
             for name, text in BY_COLLECTION.items()
         }
+        kinds = {
+            name: GaugeMetricFamily(name, text, labels=["collection", "kind"])
+            for name, text in BY_KIND.items()
+        }
         failed = 0
         for name in names[:MAX_COLLECTIONS]:
             try:
-                figures = self._figures(self._data.collection(name))
+                collection = self._data.collection(name)
+                figures, drift = self._figures(collection), noticed(collection)
             # One that cannot be opened must not hide the others.
             except Exception as error:
                 # Requests say once that files are short; a line for each collection says no more.
@@ -207,8 +218,14 @@ class Metrics(Collector):
                 continue
             for metric, figure in figures.items():
                 families[metric].add_metric([name], figure)
+            for kind in KINDS:
+                if kind in drift:
+                    kinds["attend_drift_alarm"].add_metric([name, kind], drift[kind]["alarm"])
+                    if drift[kind]["p"] is not None:
+                        kinds["attend_drift_p"].add_metric([name, kind], drift[kind]["p"])
         yield GaugeMetricFamily("attend_collections_failed", "Those that do not open.", failed)
         yield from families.values()
+        yield from kinds.values()
 
     def _figures(self, collection: Collection) -> dict[str, float]:
         view = collection.views.current()

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from attend import Data
-from attend.core.errors import OutOfFiles, Unavailable
+from attend.collection.drift import check_encoder
+from attend.core.errors import AttendError, OutOfFiles, Unavailable
 
 log = logging.getLogger("attend")
 
@@ -77,3 +78,8 @@ def _open(data: Data, name: str) -> None:
     collection.info()
     if collection.settings.encoder is not None:
         data.encoder(collection.settings.encoder)
+        try:
+            if sentence := check_encoder(collection):
+                log.warning("%r: %s", name, sentence)
+        except AttendError as error:  # it is served all the same
+            log.warning("The encoder of %r could not be checked: %s", name, error)

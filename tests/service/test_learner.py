@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from attend import Collection, Data
 from attend.projection import Projection
+from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.learner import LEARNED, Learner
+from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings
 
 PATIENCE = 60.0
@@ -144,3 +147,71 @@ def test_a_training_that_takes_too_long_is_cancelled(data: Data) -> None:
     finally:
         learner.stop()
         jobs.stop()
+
+
+def figures(data: Data, jobs: Jobs) -> dict[tuple[str, str], float]:
+    """The figures of drift as `/metrics` has them, by name and kind."""
+    text = create_app(data, None, Readiness(), jobs).test_client().get("/metrics").text
+    return {
+        (sample.name, sample.labels["kind"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("attend_drift")
+    }
+
+
+def test_a_new_topic_is_told_where_nothing_is_learned(
+    data: Data, hook: tuple[str, list[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    collection, jobs, (address, events) = data.collection("default"), Jobs(data, promoting), hook
+    learner = Learner(data, jobs, ServerSettings(webhook=address), look=0.02, idle=0.0)
+    learner.start()
+    try:
+        rng = np.random.default_rng(6)
+        for number in rng.integers(0, 60, 500).tolist():
+            collection.search(f"w{number} w{number + 1}")
+        until(lambda: ("attend_drift_p", "queries") in figures(data, jobs))
+        assert figures(data, jobs)["attend_drift_alarm", "queries"] == 0
+        assert events == []
+        for number in rng.integers(0, 60, 200).tolist():
+            is_new = rng.random() < 0.3
+            collection.search("quaint zebra fjord" if is_new else f"w{number} w{number + 1}")
+        until(lambda: events)
+    finally:
+        learner.stop()
+        jobs.stop()
+    assert [event["event"] for event in events] == ["drift"]
+    assert figures(data, jobs)["attend_drift_alarm", "queries"] == 1
+    assert figures(data, jobs)["attend_drift_p", "queries"] <= 0.001
+    assert events[0]["reason"] in (collection.info().hints or ())
+    assert any(events[0]["reason"] in record.getMessage() for record in caplog.records)
+
+
+def test_an_encoder_with_other_numbers_is_told_at_start(
+    tmp_path: Path, tiny_encoder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Noisy:
+        """The encoder, off by 1 %."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tiny_encoder, name)
+
+        def encode_documents(self, texts: list[str]) -> Any:
+            rows = tiny_encoder.encode_documents(texts)
+            noise = np.random.default_rng(0).normal(size=rows.shape)
+            return (rows + 0.01 * noise / np.sqrt(rows.shape[1])).astype(np.float32)
+
+    with Data(tmp_path, load_encoder=lambda name: tiny_encoder) as data:
+        made = data.create("default", encoder="no-such-model")
+        made.upsert([{"id": str(n), "text": f"w{n} w{n + 1}"} for n in range(60)])
+    for encoder, alarm in ((tiny_encoder, 0), (Noisy(), 1), (Noisy(), 1), (tiny_encoder, 0)):
+        with Data(tmp_path, load_encoder=lambda name, loaded=encoder: loaded) as data:
+            caplog.clear()
+            readiness = Readiness()
+            readiness.warm(data)
+            assert readiness.state == "ready"
+            told = [record for record in caplog.records if "other numbers" in record.getMessage()]
+            assert len(told) == alarm
+            assert figures(data, Jobs(data, promoting)) == {
+                ("attend_drift_alarm", "encoder"): alarm
+            }

@@ -317,8 +317,8 @@ class CollectionInfo(base.Reply):
     asked, the documents there were, the projection version, and the score below which 5 % of the
     passages lie. Null until one was made."""
     hints: Sequence[str] | None
-    """What searches lack: the test of foreign queries; feedback, where it does not help. Null where
-    nothing is missing."""
+    """What searches lack: the test of foreign queries; feedback, where it does not help; and alarms
+    about drift, with what to do. Null where nothing is missing."""
     bridge: Mapping[str, Any] | None
     """The state of a change of the encoder while mapped keys of the encoder before stand for texts
     that are not encoded yet: `pending` documents, the encoder before, whether mapped keys answer,

@@ -212,7 +212,10 @@ class TakesFeedback(StoredCollection):
             elif is_plain(request) and random.random() < self.settings.log_swaps:
                 result, pair = swapped(result)
             rows, number = result.rows.tolist(), result.answer.projection
-            result.answer.search = self.log.add(request.query.text, number, rows, pair, draft)
+            refused = not result.answer.answered if result.answer.calibrated else None
+            result.answer.search = self.log.add(
+                request.query.text, number, rows, pair, draft, refused=refused
+            )
             results[place] = result
         return results
 

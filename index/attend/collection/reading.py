@@ -7,6 +7,7 @@ from functools import cached_property
 
 from attend.api.documents import CollectionInfo
 from attend.attention import default_scale
+from attend.collection.drift import alarms, noticed
 from attend.core.frames import Page
 from attend.core.types import Json
 from attend.engines.engine import StoredCollection
@@ -98,6 +99,7 @@ def info_of(
         memory = moves and feedback.strength(view.version, view.change)
     searches, used = (None, None) if log is None else log.counts()
     hints = [*(foreign.missing(view) or ()), *([NO_HELP] if memory < moves else ())]
+    hints += alarms(noticed(collection))
     return CollectionInfo(
         name=collection.name,
         documents=documents,

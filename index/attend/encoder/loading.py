@@ -37,7 +37,7 @@ from attend.encoder.passages import (
     distinct,
     using_cores,
 )
-from attend.encoder.precision import Precision, fastest, usable_formats
+from attend.encoder.precision import FORMATS, Precision, fastest, usable_formats
 from attend.encoder.tokens import EmbeddingCache, Key, TokenRun, TokenStates, UnitTokens, token_run
 
 if TYPE_CHECKING:
@@ -458,6 +458,12 @@ def load(
     if for_queries.precision != encoder.precision:
         encoder.for_queries = for_queries
     return encoder
+
+
+def in_formats(name: str) -> Iterator[SentenceEncoder]:
+    """Load a model in one number format after the other, those that are emulated here too."""
+    for number_format in FORMATS:
+        yield _load(find(name), "cpu", number_format)
 
 
 def _load(origin: Origin, device: str, number_format: str) -> SentenceEncoder:

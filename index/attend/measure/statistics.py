@@ -7,7 +7,9 @@ SciPy and scikit-learn are imported where they are used: they take longer to imp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,6 +167,48 @@ def anytime_p(differences: ArrayLike, *, greater: bool = False) -> Float64:
     for stake in stakes:
         np.logaddexp(total, capital + np.cumsum(np.log1p(stake * values)), out=total)
     return np.exp(-np.maximum.accumulate(np.maximum(total, 0)))
+
+
+class ExchangeabilityTest:
+    """A test of "new numbers come as earlier ones did", valid whenever one looks.
+
+    Each number has a conformal p-value among all before it, ties by lot: these are independent
+    and uniform where numbers are exchangeable, so that no bet on them gains in the mean (Vovk,
+    Nouretdinov and Gammerman 2003). Bets are on few very small ones, `1 / (2 √p) - 1`, and on
+    small or large ones, `± (1 - 2 p)`, with all of STAKES; a part of the capital enters at every
+    number, so that a change after a long quiet time is noticed too. By Ville's inequality the
+    chance that `p` ever falls to a level is at most this level.
+
+    Attributes:
+        p: 1 over the largest capital so far.
+
+    >>> test = ExchangeabilityTest(range(100))
+    >>> test.add(50.0), min(test.add(1000.0) for _ in range(30)) < 0.001
+    (1.0, True)
+    """
+
+    def __init__(self, reference: Iterable[float] = (), seed: int = SEED) -> None:
+        self._numbers = array("d", sorted(reference))
+        self._rng = np.random.default_rng(seed)
+        self._stakes = np.concatenate([STAKES, STAKES, -STAKES])
+        self._capital = np.zeros(len(self._stakes))
+        self._count = 0
+        self.p = 1.0
+
+    def add(self, number: float) -> float:
+        """Take the next number, and return `p`: a large number has a small p-value."""
+        low, high = bisect_left(self._numbers, number), bisect_right(self._numbers, number)
+        ties = (high - low + 1) * (1.0 - self._rng.random())  # itself among them
+        p = (len(self._numbers) - high + ties) / (len(self._numbers) + 1)
+        insort(self._numbers, number)
+        gains = np.repeat([0.5 / math.sqrt(p) - 1, 1 - 2 * p], [len(STAKES), 2 * len(STAKES)])
+        self._count += 1
+        self._capital += 1 / (self._count * (self._count + 1))
+        self._capital *= 1 + self._stakes * gains
+        # What has not entered yet is 1 / (count + 1).
+        total = float(self._capital.mean()) + 1 / (self._count + 1)
+        self.p = min(self.p, 1 / total)
+        return self.p
 
 
 def anytime_interval(differences: ArrayLike) -> Interval:

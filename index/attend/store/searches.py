@@ -44,8 +44,9 @@ SCHEMA = (
     "CREATE TABLE IF NOT EXISTS searches "
     "(id INTEGER PRIMARY KEY, version INTEGER NOT NULL, query, shown BLOB NOT NULL, "
     # `pair` is the upper rank of two that were exchanged with chance 1/2; `draft` has two versions,
-    # four bytes each, and the rank of each hit in either's list, two bytes each.
-    "pair INTEGER, draft BLOB)",
+    # four bytes each, and the rank of each hit in either's list, two bytes each. `refused` is 1 for
+    # no answer and 0 for one; NULL where no confidence is calibrated.
+    "pair INTEGER, draft BLOB, refused INTEGER)",
     # The hits that served, by rank; -1 says that none did.
     "CREATE TABLE IF NOT EXISTS uses (search INTEGER NOT NULL, rank INTEGER NOT NULL, "
     "value REAL NOT NULL, source TEXT, PRIMARY KEY (search, rank)) WITHOUT ROWID",
@@ -55,6 +56,7 @@ SCHEMA = (
 COLUMNS = (
     ("searches", "pair", "INTEGER"),
     ("searches", "draft", "BLOB"),
+    ("searches", "refused", "INTEGER"),
     ("uses", "source", "TEXT"),
 )
 """Columns that files of earlier versions do not have."""
@@ -98,7 +100,7 @@ class SearchLog:
         self.days, self.most = days, most
         self._connections = Connections(folder / FILE, read_only=read_only)
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, str | None, bytes, int | None, bytes | None]] = []
+        self._waiting: list[tuple[int | str | bytes | None, ...]] = []
         self._count = random.getrandbits(_RANDOM_BITS)
         self._wake, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -118,6 +120,8 @@ class SearchLog:
         rows: Sequence[int],
         pair: int | None = None,
         draft: Mapping[int, Sequence[int]] | None = None,
+        *,
+        refused: bool | None = None,
     ) -> str:
         """Note what a search showed, and return its id; it is written by another thread."""
         with self._lock:
@@ -127,7 +131,7 @@ class SearchLog:
             if draft is not None:
                 packed = array("I", draft).tobytes()
                 packed += array("H", [rank for ranks in draft.values() for rank in ranks]).tobytes()
-            self._waiting.append((id, version, query, _packed(rows), pair, packed))
+            self._waiting.append((id, version, query, _packed(rows), pair, packed, refused))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_on, daemon=True)
                 self._thread.start()
@@ -203,6 +207,25 @@ class SearchLog:
                 results.append(SearchEntry(f"{id:016x}", *entry))
         return results
 
+    def texts(
+        self, limit: int, *, after: int = 0, before: float | None = None, newest: bool = False
+    ) -> list[tuple[int, str, int | None]]:
+        """Return the first or the newest searches with a text, in the order of their time: the
+        number, the text, and 1 for a refusal, 0 for an answer, None where neither is known.
+
+        Args:
+            after: the number of a search.
+            before: seconds since 1970; None for now.
+        """
+        self.flush()
+        last = 2**63 - 1 if before is None else int(before * 1000) << _RANDOM_BITS
+        with self._connections.reading() as db:
+            rows = db.execute(
+                "SELECT id, query, refused FROM searches WHERE id > ? AND id < ? AND query NOTNULL "
+                f"ORDER BY id {'DESC' if newest else ''} LIMIT ?", [after, last, limit],
+            ).fetchall()  # fmt: skip
+        return rows[::-1] if newest else rows
+
     def counts(self) -> tuple[int, int]:
         """Return the numbers of searches, and of those of which somebody said what served."""
         self.flush()
@@ -236,8 +259,8 @@ class SearchLog:
         try:
             with self._connections.writing() as db:
                 db.conn.executemany(
-                    "INSERT OR IGNORE INTO searches (id, version, query, shown, pair, draft) "
-                    "VALUES (?, ?, ?, ?, ?, ?)", waiting,
+                    "INSERT OR IGNORE INTO searches (id, version, query, shown, pair, draft, "
+                    "refused) VALUES (?, ?, ?, ?, ?, ?, ?)", waiting,
                 )  # fmt: skip
         except AttendError as error:  # a search is answered all the same
             log.warning("%d searches were not logged: %s", len(waiting), error)
