@@ -113,8 +113,8 @@ class Drift:
         before = noticed(here)
         after = dict(before)
         if before.get("since") != since or not searches.last():
-            kept = {kind: before[kind] for kind in ("encoder",) if kind in before}
-            after = {"since": since, "last_key": store.state().last_key, **kept}
+            unmoved = {kind: before[kind] for kind in ("encoder",) if kind in before}
+            after = {"since": since, "last_key": store.state().last_key, **unmoved}
             self._begin(None)
         if self._since is None:
             self._begin(since, after["last_key"])
