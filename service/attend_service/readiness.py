@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from attend import Data
 from attend.collection.drift import check_encoder
-from attend.core.errors import AttendError, OutOfFiles, Unavailable
+from attend.core.errors import OutOfFiles, Unavailable
 
 log = logging.getLogger("attend")
 
@@ -81,5 +81,5 @@ def _open(data: Data, name: str) -> None:
         try:
             if sentence := check_encoder(collection):
                 log.warning("%r: %s", name, sentence)
-        except AttendError as error:  # it is served all the same
+        except Exception as error:  # it is served all the same
             log.warning("The encoder of %r could not be checked: %s", name, error)

@@ -113,8 +113,8 @@ class Drift:
         before = noticed(here)
         after = dict(before)
         if before.get("since") != since or not searches.last():
-            unmoved = {kind: before[kind] for kind in ("encoder",) if kind in before}
-            after = {"since": since, "last_key": store.state().last_key, **unmoved}
+            encoder = {kind: before[kind] for kind in ("encoder",) if kind in before}
+            after = {"since": since, "last_key": store.state().last_key, **encoder}
             self._begin(None)
         if self._since is None:
             self._begin(since, after["last_key"])
@@ -141,13 +141,13 @@ class Drift:
                 reference = searches.texts(REFERENCE)
             if len(reference) < LEAST:
                 return
-            embeddings = self._read(reference, refusals=not self._since)
+            embeddings = self._embeddings_of(reference, refusals=not self._since)
             self._near["queries"] = Nearness(embeddings)
         waiting = searches.texts(BEHIND, after=self._last_search, newest=True)[:AT_ONCE]
         if waiting:
-            self._near["queries"].add(self._read(waiting))
+            self._near["queries"].add(self._embeddings_of(waiting))
 
-    def _read(
+    def _embeddings_of(
         self, entries: Sequence[tuple[int, str, int | None]], *, refusals: bool = True
     ) -> Float32:
         """Return the embeddings of the texts of searches, and compare their refusals.

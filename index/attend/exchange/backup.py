@@ -31,7 +31,7 @@ import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from attend.api.base import NAME_PATTERN, check_name, invalid, parse
-from attend.api.documents import CollectionSettings
+from attend.api.documents import CollectionSettings, SettingsChange
 from attend.collection.collection import Collection
 from attend.collection.data import MAX_ALIASES, Data
 from attend.core.errors import (
@@ -446,6 +446,7 @@ def _adopted(path: Path, figures: Figures, deadline: Deadline) -> Settings:
         received.unlink()
         # Checked as those of a request, which names one of the two: the other follows from it.
         stored: dict[str, Any] = settings.stored()
+        parse(SettingsChange, {"interleave": stored.pop("interleave", None)})
         parse(CollectionSettings, {"dimension": settings.dimension}, strict=True)
         del stored["encoder" if settings.encoder is None else "dimension"]
         parse(CollectionSettings, stored, strict=True)

@@ -44,6 +44,9 @@ GAIN_BINS = 20
 STAKES: Float64 = np.geomspace(1 / 512, 15 / 16, 20)
 """Shares of the capital that `anytime_p` bets, one for each size of a difference."""
 
+MOST_CAPITAL = 1e12
+"""Of a bet, where more would prove no more."""
+
 UNCHANGED = 1e-9
 """A gain nearer to 0 is rounding."""
 
@@ -204,7 +207,7 @@ class ExchangeabilityTest:
         gains = np.repeat([0.5 / math.sqrt(p) - 1, 1 - 2 * p], [len(STAKES), 2 * len(STAKES)])
         self._count += 1
         self._capital += 1 / (self._count * (self._count + 1))
-        self._capital *= 1 + self._stakes * gains
+        self._capital = np.minimum(self._capital * (1 + self._stakes * gains), MOST_CAPITAL)
         # What has not entered yet is 1 / (count + 1).
         total = float(self._capital.mean()) + 1 / (self._count + 1)
         self.p = min(self.p, 1 / total)

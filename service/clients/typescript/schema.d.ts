@@ -1850,8 +1850,8 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /**
-             * @description What searches lack: the test of foreign queries; feedback, where it does not help. Null where
-             *     nothing is missing.
+             * @description What searches lack: the test of foreign queries; feedback, where it does not help; and alarms
+             *     about drift, with what to do. Null where nothing is missing.
              */
             hints: string[] | null;
             /**

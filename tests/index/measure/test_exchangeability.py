@@ -74,3 +74,9 @@ def test_changes_are_told_however_long_it_was_quiet_before(quiet: int, kind: str
             test.add(number)
         late += test.p > 0.001
     assert late == 0
+
+
+def test_no_alarm_is_too_long() -> None:
+    test = ExchangeabilityTest(range(100))
+    with np.errstate(all="raise"):
+        assert 0 < min(test.add(1000.0 + number) for number in range(3000)) < 1e-9
