@@ -384,13 +384,6 @@ class Store(CollectionStore):
             if forget:
                 db.execute("DELETE FROM examples")
             ids = {place: sql.question_id(db, questions[place]) for place in sorted(used)}
-            if only is not None:  # those that stay keep their ids, and so what was learned of them
-                pairs = {(ids[item.question], rows[item.document]) for item in examples}
-                stored = db.execute(
-                    "SELECT id, question, document FROM examples WHERE source = ?", [only]
-                ).fetchall()
-                gone = [id for id, *pair in stored if tuple(pair) not in pairs]
-                db.execute(f"DELETE FROM examples WHERE id {LISTED}", [json.dumps(gone)])
             before = sql.row_count(db, "examples")
             created = datetime.now(UTC).isoformat(timespec="seconds")
             db.conn.executemany(
@@ -405,6 +398,14 @@ class Store(CollectionStore):
                 ],
             )
             added = sql.row_count(db, "examples") - before
+            if only is not None:  # those that stay keep their ids, and so what was learned of them
+                pairs = {(ids[item.question], rows[item.document]) for item in examples}
+                stored = db.execute(
+                    "SELECT id, question, document FROM examples WHERE source = ?", [only]
+                ).fetchall()
+                gone = [id for id, *pair in stored if tuple(pair) not in pairs]
+                # Now, and not above: a question goes with its last example.
+                db.execute(f"DELETE FROM examples WHERE id {LISTED}", [json.dumps(gone)])
             if examples:
                 sql.count_up(db, "examples_replaced")
             return added, len(examples) - added
