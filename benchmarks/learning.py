@@ -33,8 +33,17 @@ from learning_ranking import (
     scifact,
     scifact_narrow,
 )
-from learning_safety import KINDS, cannot_gain, nightly, rare_losses, removed, simulated_losses
+from learning_safety import (
+    KINDS,
+    cannot_gain,
+    nightly,
+    rare_losses,
+    removed,
+    simulated_losses,
+    superseded,
+)
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
+from learning_used import SECTIONS as USED
 
 Section = Callable[[Bench], Iterator[Row]]
 
@@ -56,6 +65,7 @@ SECTIONS: Mapping[str, Section] = {
     "bilingual": bilingual,
     "feedback-conala": conala_feedback,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
+    "superseded": superseded,
     "simulated-losses": simulated_losses,
     "simulated-rare-losses": rare_losses,
     "nightly": nightly,
@@ -65,6 +75,7 @@ SECTIONS: Mapping[str, Section] = {
     "lists-scifact": lists("scifact"),
     "lists-banking77": labels,
     "nfcorpus": nfcorpus,
+    **USED,
     "deep-conala": conala_deep,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),
@@ -87,12 +98,14 @@ SETS = (
     "feedback",
     "deep",
     "cannot-gain",
+    "superseded",
     "simulated",
     "nightly",
     "judgements",
     "lists",
     "nfcorpus",
     "live",
+    "used",
 )
 
 EPILOG = """examples:

@@ -104,6 +104,54 @@ def cannot_gain(kind: str) -> Callable[[Bench], Iterator[Row]]:
     return section
 
 
+TAUGHT, TIMED_FACTS = 1000, 300
+"""Questions that are taught, and facts in two versions each, of made collections with times."""
+
+
+def superseded(bench: Bench) -> Iterator[Row]:
+    """Train made collections whose later documents supersede earlier ones by a known half-life, and
+    others whose times say nothing."""
+    from tests.index.learning.superseded import (
+        HALF_LIFE,
+        WIDTH,
+        right_at_first,
+        stored,
+    )
+    from tests.index.learning.superseded import superseded as draw
+
+    half_lives: list[float] = []
+    before, after, noise = list[float](), list[float](), 0
+    for seed in bench.options.seeds:
+        for is_noise in (False, True):
+            facts = draw(TIMED_FACTS, TAUGHT + 300, seed, noise=is_noise)
+            name = f"superseded-{seed}{'-noise' * is_noise}"
+
+            def fill(collection: Collection, facts: Any = facts) -> None:
+                stored(collection, facts, TAUGHT)
+
+            with bench.workshop.copy(name, fill, dimension=WIDTH, normalize=True) as collection:
+                plain = right_at_first(collection, facts, TAUGHT, memory=0)
+                report = trained(collection).report
+                if is_noise:
+                    noise += bool(report["chosen"]["recency"])
+                    continue
+                learned = report["calibration"].get("recency") or {"half_life": np.nan}
+                half_lives.append(learned["half_life"])
+                before.append(plain)
+                after.append(right_at_first(collection, facts, TAUGHT))
+    count = len(bench.options.seeds)
+    near = int(sum(abs(days / HALF_LIFE - 1) <= 0.2 for days in half_lives))
+    what = f"half-life of {HALF_LIFE:g} days: share of {count} seeds within 20 %"
+    yield _share("superseded.half-life", what, near, count).wanted(">=", 0.95)
+    yield row_of(
+        "superseded.plain", "  right at first without times", mean_interval(np.array(before))
+    )
+    right = mean_interval(np.array(after))
+    yield row_of("superseded.right", "  right at first, trained", right).wanted(">=", 0.9)
+    row = _share("superseded.noise", "  times that say nothing: share chosen", noise, count)
+    yield row.wanted("<=", 0.05)
+
+
 def simulated_losses(bench: Bench) -> Iterator[Row]:
     """Promote trainings with a clear gain on random questions and a true loss on new documents."""
     random = np.random.default_rng(len(bench.options.seeds))

@@ -63,7 +63,8 @@ def accepted(annotation: Any) -> list[str]:
         is_list = any(text.startswith("Sequence") for text in union)
         return [text for text in union if text != "str" or not is_list]
     if origin is Literal:
-        return [f"Literal[{', '.join(map(json.dumps, arguments))}]"]
+        named = (json.dumps(item) if isinstance(item, str) else repr(item) for item in arguments)
+        return [f"Literal[{', '.join(named)}]"]
     if origin is list:
         return [f"Sequence[{' | '.join(accepted(arguments[0]))}]"]
     if origin is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):

@@ -352,6 +352,6 @@ def _check(options: SearchOptions) -> None:
             f"attend to at most {MAX_ATTENDED:,}",
             field="attend",
         )
-    for field in ("decode", "lexical", "memory", "facets"):
+    for field in ("decode", "lexical", "recency", "memory", "facets"):
         if getattr(options, field) not in (None, False):
             CAPABILITIES.check("attend_all" if field == "decode" else field, field=field)

@@ -27,6 +27,7 @@ REFUSALS = {
         "Words that a query and a document share (lexical)",
         "leave lexical out, or use a data folder",
     ),
+    "recency": ("Times that count (recency)", "filter by time, or use a data folder"),
     "match": (
         "Filters for words, parts of texts, dates or empty lists",
         "filter by values, or use a data folder",
@@ -57,6 +58,7 @@ CAPABILITIES = Capabilities(
     "milvus",
     atomic_batches=False,
     lexical=False,
+    recency=False,
     match=False,
     attend_all=False,
     attend_most=MAX_ATTENDED,

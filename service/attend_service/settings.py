@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
 
 import click
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -45,7 +46,8 @@ def check_origin(origin: str) -> str:
 
 def check_webhook(address: str) -> str:
     """Return an address that can be posted to. Raises ValueError for another."""
-    if not re.fullmatch(r"https?://[^\s/?#]+[^\s]*", address):
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(
             f"{address!r} is not an address; give one such as https://example.org/hook"
         )

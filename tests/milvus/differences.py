@@ -32,6 +32,7 @@ Probe = Callable[[Data, Collection, Path], Any]
 
 PROBES: dict[str, Probe] = {
     "lexical": lambda data, c, path: c.search(QUERY, lexical=True),
+    "recency": lambda data, c, path: c.search(QUERY, recency="day:30"),
     "match": lambda data, c, path: c.page({"@text": {"match": "word"}}),
     "attend_all": lambda data, c, path: c.search(QUERY, attend="all"),
     "facets": lambda data, c, path: c.facets(["colour"]),

@@ -212,3 +212,37 @@ def test_several_collections_at_once(books: FlaskClient, data: Data) -> None:
     apart = post(books, "/v1/search", {**body, "collections": ["books", "unit"]})
     assert (apart["merged"], apart["hits"], apart["shares"]) == (False, [], None)
     assert post(books, "/v1/search", {**body, "collections": ["nope"]}, 404)
+
+
+def test_times_count_in_each_kind_of_search(books: FlaskClient) -> None:
+    post(
+        books,
+        DOCUMENTS,
+        [
+            {"id": id, "vector": [1, 0, 0], "payload": {"day": day}}
+            for id, day in (("early", "2024-01-01"), ("late", "2024-01-31"))
+        ],
+    )
+    timed = {"query": [1, 0, 0], "k": 2, "filter": {"day": {"exists": True}}, "now": "2024-03-01"}
+    plain = post(books, SEARCH, timed)
+    assert [hit["weight"] for hit in plain["hits"]] == pytest.approx([1 / 2, 1 / 2])
+    timed["recency"] = {"field": "day", "half_life": 30}
+    reply = post(books, SEARCH, {**timed, "explain": True})
+    assert [hit["id"] for hit in reply["hits"]] == ["late", "early"]
+    assert [hit["weight"] for hit in reply["hits"]] == pytest.approx([2 / 3, 1 / 3])
+    parts = [hit["explanation"]["parts"] for hit in reply["hits"]]
+    ages = [30, 60]
+    assert [part["recency"] for part in parts] == pytest.approx([-0.0231049 * day for day in ages])
+    for part, hit in zip(parts, reply["hits"], strict=True):
+        assert sum(part.values()) == pytest.approx(hit["score"], abs=1e-4)
+    [again, off] = post(
+        books, f"{SEARCH}/batch", {"searches": [timed, {**timed, "recency": False}]}
+    )["answers"]
+    assert [hit["weight"] for hit in again["hits"]] == pytest.approx([2 / 3, 1 / 3])
+    assert [hit["weight"] for hit in off["hits"]] == pytest.approx([1 / 2, 1 / 2])
+    across = {**timed, "collections": ["books"]}
+    [merged] = post(books, "/v1/search", across)["answers"].values()
+    assert [hit["id"] for hit in merged["hits"]] == ["late", "early"]
+    problem = post(books, SEARCH, {**timed, "recency": {"field": "day", "half_life": "a"}}, 422)
+    assert problem["errors"][0]["field"] == "recency"
+    assert "half_life" in problem["errors"][0]["reason"]

@@ -220,11 +220,11 @@ class Hit(Shown, Reply, repr=False):
     explanation: Mapping[str, Any] | None = None
     """The key that matched, logits and weights by head, and in `parts` what adds up to the score:
     `meaning` (the encoder alone), `learned` (what the version changes of it), `memory` (feedback),
-    `lexical` (BM25), `layer` (the second layer), `rerank`, and with several heads `partition` (the
-    score is the log of the weight then). `dense`, `lexical`, `layer` and `memory` beside it are
-    parts of the logit, as a mean over heads. With "tokens", `tokens` and `words` have the pairs;
-    the `shares` of words, `mean` and `remainder` add up to `meaning` and `learned`. Present if
-    requested."""
+    `lexical` (BM25), `recency` (its age), `layer` (the second layer), `rerank`, and with several
+    heads `partition` (the score is the log of the weight then). `dense`, `lexical`, `layer` and
+    `memory` beside it are parts of the logit, as a mean over heads. With "tokens", `tokens` and
+    `words` have the pairs; the `shares` of words, `mean` and `remainder` add up to `meaning` and
+    `learned`. Present if requested."""
     highlight: Highlight | None = None
     """Present if requested."""
     title: str | None = None

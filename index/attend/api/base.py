@@ -34,6 +34,8 @@ from attend.source.rows import joined, seconds_of
 
 DEFAULT_COLLECTION = "default"
 
+HALF_LIFE = 36_500.0
+"""Days, at most."""
 MAX_ATTEND = 100_000
 MAX_CURSOR = 1024
 MAX_DOCUMENTS = 10_000

@@ -319,6 +319,10 @@ class CollectionInfo(base.Reply):
     hints: Sequence[str] | None
     """What searches lack: the test of foreign queries; feedback, where it does not help. Null where
     nothing is missing."""
+    bridge: Mapping[str, Any] | None
+    """The state of a change of the encoder while mapped keys of the encoder before stand for texts
+    that are not encoded yet: `pending` documents, the encoder before, whether mapped keys answer,
+    the kind of map and its recall. Null where nothing is mapped."""
     settings: Mapping[str, Any]
     capabilities: Mapping[str, Any]
     """The features that the engine supports."""

@@ -18,6 +18,8 @@ class SearchKeywords(TypedDict, total=False):
     pool: Literal["max", "sum"] | None
     recall: float | None
     lexical: bool | float | None
+    recency: Mapping[str, Any] | str | Literal[False] | None
+    now: float | str | None
     memory: float | None
     rerank: int
     min_confidence: float | None
@@ -76,6 +78,7 @@ class CollectionKeywords(TypedDict, total=False):
     log: bool
     log_days: float
     log_bytes: int
+    log_swaps: float
 
 class TrainKeywords(TypedDict, total=False):
     objective: Literal["ranking", "answers", "interactions", "ratings"]
@@ -83,9 +86,10 @@ class TrainKeywords(TypedDict, total=False):
     share_seen: float
     dimensions: int | None
     heads: int | None
-    parts: Sequence[Literal["matrices", "offsets", "examples", "words"]]
+    parts: Sequence[Literal["matrices", "offsets", "examples", "words", "recency"]]
     deep: bool
     error_rate: float
     tolerance: float
     seed: int
     promote: bool
+    used: bool

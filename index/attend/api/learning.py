@@ -21,11 +21,11 @@ OBJECTIVE_ROLES: Mapping[Objective, Role] = {
 }
 """The role in which a version answers that was trained for an objective."""
 
-Part = Literal["matrices", "offsets", "examples", "words"]
+Part = Literal["matrices", "offsets", "examples", "words", "recency"]
 
-PARTS: tuple[Part, ...] = ("matrices", "examples", "words")
+PARTS: tuple[Part, ...] = ("matrices", "examples", "words", "recency")
 """What takes part in an answer where the held-out splits want it: W_Q and W_K, example queries as
-keys, and BM25 (hybrid). Key offsets only where a request names them."""
+keys, BM25 (hybrid), and the times of documents. Key offsets only where a request names them."""
 
 
 FOR_OBJECTIVES: Mapping[str, Sequence[Objective]] = {
@@ -60,7 +60,8 @@ class TrainRequest(Request):
     """1: one head is learned. A version of several heads is added with its matrices."""
     parts: list[Part] = Field(list(PARTS), min_length=1, max_length=len(PARTS) + 1)
     """What may be learned and take part: W_Q and W_K (matrices), example queries as keys, BM25
-    (words), and key offsets, which move each document with examples away from the queries of all
+    (words), the times of documents in a field that looks like times (recency, with a half-life),
+    and key offsets, which move each document with examples away from the queries of all
     others: for collections in which every document answers one query, such as the entries of a
     dictionary; elsewhere they hide the documents that have examples. With matrices alone, all of
     it can be exported."""

@@ -27,6 +27,8 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
         "min_score": "score_threshold threshold min_similarity similarity_threshold radius",
         "min_confidence": "confidence confidence_threshold",
         "lexical": "hybrid bm25 alpha keyword keywords sparse sparse_vector",
+        "recency": "decay time_decay boost recency_bias freshness",
+        "now": "origin",
         "rerank": "reranker rerank_k rescore num_candidates",
         "diversity": "mmr lambda_mult mmr_lambda",
         "group_by": "group collapse group_field",

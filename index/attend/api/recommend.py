@@ -26,9 +26,6 @@ OF_LISTS = (
 )
 """Fields of a request that predictions do not use."""
 
-HALF_LIFE = 36_500.0
-"""Days, at most."""
-
 
 def _as_id(item: object) -> object:
     """Return an item that is only an id as an object."""
@@ -136,7 +133,7 @@ class RecommendRequest(base.Request):
     """Numbers from here up are likes in a history; as for stored interactions if absent."""
     on_missing: Literal["error", "skip"] = "error"
     """Unknown ids: refuse the request, or skip them. `missing` lists them."""
-    half_life: FiniteFloat | None = Field(None, gt=0, le=HALF_LIFE)
+    half_life: FiniteFloat | None = Field(None, gt=0, le=base.HALF_LIFE)
     """Days after which a document of the history counts half; by `time`."""
     diversity: base.Diversity = 0.0
     """0 ranks by score alone, 1 by the difference to the documents before: one minus the λ of

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from attend.api import base
+from attend.core.errors import InvalidRequest
 from attend.core.settings import LEAST_COVERAGE, MAX_LEXICAL, MAX_RERANK, MOST_COVERAGE
 from attend.core.types import ScorerName
 
@@ -163,6 +165,38 @@ def _explained(value: object) -> object:
 Explained = Annotated[bool | Literal["tokens"], BeforeValidator(_explained)]
 
 
+class Recency(base.Request):
+    """The time of a document as a part of its logit: older documents weigh less."""
+
+    field: base.Path
+    """The field of value or payload with the time of a document: seconds since 1970 or an ISO 8601
+    date, in UTC where it names no zone; of a list the latest."""
+    half_life: FiniteFloat = Field(gt=0, le=base.HALF_LIFE)
+    """Days by which a document has to be older, all else equal, for half the weight."""
+
+    @classmethod
+    def of(cls, sent: object) -> Recency | Literal[False]:
+        """Check before the union is tried; as a text, in an address line, FIELD:DAYS."""
+        if isinstance(sent, str):
+            field, _, days = sent.rpartition(":")
+            with suppress(KeyError, ValueError):
+                sent = {"field": field, "half_life": float(days)} if field else TRUTH[sent.lower()]
+        if sent is False or isinstance(sent, Recency):
+            return sent
+        if not isinstance(sent, Mapping):
+            raise ValueError('{"field": …, "half_life": days}, FIELD:DAYS or false was expected')
+        try:
+            return base.parse(cls, sent, strict=True)
+        except InvalidRequest as error:
+            raise ValueError(str(error).rstrip(".")) from None
+
+
+TimeWeight = Annotated[
+    Recency | Literal[False],
+    BeforeValidator(Recency.of, json_schema_input_type=Recency | str | Literal[False]),
+]
+
+
 class Mask(base.Request):
     """Document ids to leave out before the softmax, or the only ones to keep."""
 
@@ -214,6 +248,12 @@ class SearchOptions(base.Request):
     query's largest) on the scorer's scale, true for the default one, false for none; the projection
     version's own if absent, which is the default one before a training, where an encoder reads the
     texts."""
+    recency: TimeWeight | None = None
+    """Let later documents weigh more: the weight halves with every half-life by which a document is
+    older, at temperature 1. A document without such a time is as old as the median of the others.
+    As a text FIELD:DAYS; false for none; what the projection version learned if absent."""
+    now: base.Time | None = None
+    """The time of the search for `recency`: later documents count as new. The clock's if absent."""
     memory: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """How far stored feedback moves a query that names no document towards where the answers of
     similar queries lie, 0 not at all; the projection version's own if absent. That is 0.5 until one

@@ -304,8 +304,13 @@ def delete_command(target: common.Target, yes: bool, **options: Any) -> None:
 @click.option("--encoder", metavar="NAME", help="Model name or folder of the new encoder.")
 @click.option("--rollback", is_flag=True, help="Answer with the encoder before again.")
 @click.option("--force", is_flag=True, help="Switch whatever the comparison says.")
+@click.option(
+    "--bridge/--no-bridge",
+    default=True,
+    help="Let mapped keys answer until the texts are encoded; on by default.",
+)
 def reindex_command(
-    target: common.Target, encoder: str | None, rollback: bool, force: bool
+    target: common.Target, encoder: str | None, rollback: bool, force: bool, bridge: bool
 ) -> None:
     """Change the encoder of a collection while it goes on answering.
 
@@ -315,6 +320,11 @@ def reindex_command(
     questions, which are too few to tell, it answers. The encoder before is kept for --rollback,
     with the versions that were learned for it, which are named. If a run is interrupted, rerun the
     command to resume it.
+
+    With many documents, the new encoder answers within a minute: the keys of the encoder before are
+    mapped into its space, if that is accurate enough and passes the same comparison, and are
+    replaced as the texts are encoded, those of the documents that searches show most first. At the
+    end both encoders are compared once more. --no-bridge switches at the end alone.
 
     Exit status: 0 if the collection switched, 1 if it did not.
 
@@ -335,7 +345,9 @@ def reindex_command(
             if encoder is None:
                 result = reindex.rollback(library, target.name, on_stage=bar)
             else:
-                result = reindex.reindex(library, target.name, encoder, force=force, on_stage=bar)
+                result = reindex.reindex(
+                    library, target.name, encoder, force=force, bridge=bridge, on_stage=bar
+                )
     except KeyboardInterrupt:
         now = library.collection(target.name).settings.encoder
         common.interrupted(
@@ -358,6 +370,14 @@ def _as_text(result: Mapping[str, Any]) -> str:
     way = (
         "'attend reindex --rollback' goes back" if result["switched"] else "--force switches to it"
     )
+    if bridge := result["bridge"]:
+        late = (
+            "did not answer" if not bridge["answers"] else f"answered after {bridge['seconds']} s"
+        )
+        lines.append(
+            f"Mapped keys {late}: {bridge['map']} map, fitted on {bridge['texts']} texts; its "
+            f"recall of the 10 nearest among them was {bridge['recall']:.3f}. {bridge['reason']}"
+        )
     lines += [f"{result['spare']} keeps {result['previous']}; {way}.", *result["left"]]
     lines.append(
         f"{result['documents']} documents, {result['examples']} examples, "

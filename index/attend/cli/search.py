@@ -93,7 +93,7 @@ class UserOptions(common.CommandOptions):
 @common.model_options(
     SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection"
 )
-@common.model_options(SearchOptions, "coverage")
+@common.model_options(SearchOptions, "coverage", "recency", "now")
 @common.model_options(SearchOptions, "memory", "rerank")
 @common.model_options(OtherQueries)
 @common.model_options(
@@ -358,7 +358,7 @@ class EvaluationFiles(common.CommandOptions):
 )
 @common.model_options(EvaluationFiles, "plots", "measure", "examples")
 @common.model_options(SearchOptions, "attend", "scorer", "pool", "lexical", "memory", "rerank")
-@common.model_options(SearchOptions, "projection")
+@common.model_options(SearchOptions, "projection", "recency", "now")
 def evaluate_command(target: common.Target, **options: Any) -> None:
     """Measure rankings against judgements, as trec_eval does; or recommendations.
 

@@ -6,14 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from attend.api.answers import Answer, Facets, Matrix, Predicted, Recommended
 from attend.api.base import MAX_DOCUMENTS, keywords_of, parse
 from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
-from attend.api.learning import LearnedFromUse, LogComparison, Review, TrainRequest
+from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.feedback import TakesFeedback
@@ -29,20 +28,12 @@ from attend.core.types import Document, Json, OnStage
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.learning import train
-from attend.learning.evidence import ROLLED_BACK, learned_from_use, sent_back, with_evidence
-from attend.learning.used import examination
-from attend.measure.uses import (
-    MAX_TEXTS,
-    MAX_USED,
-    compare_uses,
-    gains_before,
-    reviewed,
-    rows_listed,
-)
+from attend.learning.evidence import with_evidence
 from attend.projection import Projection, lsi, pca
 from attend.search.answer import Answered, answers_of, check_cells, matrix_of, matrix_options
 from attend.search.attend import attend, attend_twice
 from attend.search.foreign import BLOCK, ForeignTests
+from attend.search.hits import timed_scores
 from attend.search.queries import Queries, Search, score_words
 from attend.search.scoring import AttentionOptions
 from attend.search.tokens import rerank
@@ -196,6 +187,8 @@ class Collection(TakesFeedback):
                 left_out = query.made_of if options.exclude_self else ()
                 view, rows, without = self.views.select(options, left_out)
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
+                if options.recency or view.version.tuning.recency:
+                    query = query._replace(recency=timed_scores(self.store, options, view))
             with timed("attend"):
                 queries = self.readers.feedback.queries(query, words, view, options.memory)
                 attended = attend_twice(view, self.settings, queries, options, rows, without)
@@ -208,68 +201,6 @@ class Collection(TakesFeedback):
                 )
         ordered = iter(answers)
         return [list(islice(ordered, len(group))) for group in groups]
-
-    def compare_from_log(
-        self, before: int | None, after: int | None = None, *, queries: int = MAX_TEXTS
-    ) -> LogComparison:
-        """Compare two versions by which hits of logged searches served.
-
-        Args:
-            before, after: versions; the active one if None.
-            queries: the number of different texts, the newest, that both versions rank again.
-
-        Raises:
-            UnknownProjection: a version does not exist.
-            InvalidRequest: the collection logs no searches, or a version answers none.
-
-        >>> books.configure(log=True)
-        True
-        >>> books.compare_from_log(1, 1).sentence.split(";")[0]
-        'No search was used yet that interleaved versions 1 and 1'
-        """
-        first, second = (self.views.current(version).version.number for version in (before, after))
-        if self.log is None:
-            raise InvalidRequest(
-                f"The collection {self.name!r} logs no searches; configure it with log = true, and "
-                f"say which hits are used.",
-                field="from_log",
-            )
-        entries = self.log.latest(MAX_USED, judged=True)
-        queries = queries if self.settings.encoder else 0  # a text without its vector ranks nothing
-        ranker = partial(rows_listed, partial(self.answered, live=False))
-        return compare_uses(entries, (first, second), ranker, examination(entries), queries=queries)
-
-    def review(self) -> Review | None:
-        """Compare the active version with the one before by what was used since; go back if it is
-        worse.
-
-        Only a version that a training has promoted is reviewed. Of two that are equal the active
-        one goes with a chance of at most .05, however often it is reviewed.
-
-        Returns: None where nothing was used since, or no training has promoted the version.
-
-        Raises:
-            Conflict: another version was activated meanwhile.
-
-        >>> books.review() is None
-        True
-        """
-        active, before = self.store.active("search"), sent_back(self.store.settings())
-        if self.log is None or self.settings.encoder is None or active is None or not active.parent:
-            return None
-        if not active.report.get("promoted") or str(active.parent) in before:
-            return None
-        entries, versions = self.log.latest(MAX_USED, judged=True), (active.parent, active.version)
-        ranker = partial(rows_listed, partial(self.answered, live=False))
-        gains = gains_before(entries, versions, ranker, examination(entries))
-        if not len(gains):
-            return None
-        result = reviewed(versions, gains)
-        if result.rolled_back:
-            figures = {"to": versions[0], "searches": result.searches, "p": result.p}
-            change = {ROLLED_BACK: {**before, str(versions[1]): figures}}
-            self.activate(*versions, force=True, settings=change)
-        return result
 
     @until_stable
     def matrix(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> Matrix:
@@ -295,6 +226,7 @@ class Collection(TakesFeedback):
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
+        query = query._replace(recency=timed_scores(self.store, options, view))
         queries = self.readers.feedback.queries(query, words, view, options.memory)
         return matrix_of(attend(view, self.settings, queries, every, rows), self.store)
 
@@ -629,14 +561,6 @@ class Collection(TakesFeedback):
         version = self.store.rollback(role)
         self.foreign.refresh(BLOCK)
         return version
-
-    def learned(self) -> LearnedFromUse:
-        """Tell what trainings by the log of searches have changed.
-
-        >>> books.learned().sentence
-        'Learned from use: 0 promotions, 0 rollbacks, +0.0 points'
-        """
-        return learned_from_use(self.store.projections(), self.store.settings())
 
     # -- the collection itself --------------------------------------------------------------
 

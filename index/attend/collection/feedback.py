@@ -7,8 +7,9 @@ import random
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +25,21 @@ from attend.api.feedback import (
     Used,
     UsedRequest,
 )
+from attend.api.learning import LearnedFromUse, LogComparison, Review
 from attend.api.search import SearchRequest
 from attend.core.errors import InvalidRequest, UnknownDocument, UnknownProjection
 from attend.core.progress import Progress, reported
 from attend.engines.engine import StoredCollection
+from attend.learning.evidence import ROLLED_BACK, learned_from_use, sent_back
+from attend.learning.used import examination
+from attend.measure.uses import (
+    MAX_TEXTS,
+    MAX_USED,
+    compare_uses,
+    gains_before,
+    reviewed,
+    rows_listed,
+)
 from attend.search.answer import Answered
 from attend.search.hits import cursor, decoded
 from attend.store.searches import FILE, SearchLog
@@ -39,6 +51,12 @@ class TakesFeedback(StoredCollection):
 
     folder: Path
     read_only: bool
+
+    if TYPE_CHECKING:
+
+        def answered(
+            self, requests: Sequence[SearchRequest], *, live: bool = True
+        ) -> list[Answered]: ...
 
     def __init__(self) -> None:
         self._opened: SearchLog | None = None
@@ -278,6 +296,76 @@ class TakesFeedback(StoredCollection):
         more = len(entries) > limit > 0
         return SearchesPage(items, page[-1].id if more else None, *self.log.counts())
 
+    def compare_from_log(
+        self, before: int | None, after: int | None = None, *, queries: int = MAX_TEXTS
+    ) -> LogComparison:
+        """Compare two versions by which hits of logged searches served.
+
+        Args:
+            before, after: versions; the active one if None.
+            queries: the number of different texts, the newest, that both versions rank again.
+
+        Raises:
+            UnknownProjection: a version does not exist.
+            InvalidRequest: the collection logs no searches, or a version answers none.
+
+        >>> books.configure(log=True)
+        True
+        >>> books.compare_from_log(1, 1).sentence.split(";")[0]
+        'No search was used yet that interleaved versions 1 and 1'
+        """
+        first, second = (self.views.current(version).version.number for version in (before, after))
+        if self.log is None:
+            raise InvalidRequest(
+                f"The collection {self.name!r} logs no searches; configure it with log = true, and "
+                f"say which hits are used.",
+                field="from_log",
+            )
+        entries = self.log.latest(MAX_USED, judged=True)
+        queries = queries if self.settings.encoder else 0  # a text without its vector ranks nothing
+        ranker = partial(rows_listed, partial(self.answered, live=False))
+        return compare_uses(entries, (first, second), ranker, examination(entries), queries=queries)
+
+    def review(self) -> Review | None:
+        """Compare the active version with the one before by what was used since; go back if it is
+        worse.
+
+        Only a version that a training has promoted is reviewed. Of two that are equal the active
+        one goes with a chance of at most .05, however often it is reviewed.
+
+        Returns: None where nothing was used since, or no training has promoted the version.
+
+        Raises:
+            Conflict: another version was activated meanwhile.
+
+        >>> books.review() is None
+        True
+        """
+        active, before = self.store.active("search"), sent_back(self.store.settings())
+        if self.log is None or self.settings.encoder is None or active is None or not active.parent:
+            return None
+        if not active.report.get("promoted") or str(active.parent) in before:
+            return None
+        entries, versions = self.log.latest(MAX_USED, judged=True), (active.parent, active.version)
+        ranker = partial(rows_listed, partial(self.answered, live=False))
+        gains = gains_before(entries, versions, ranker, examination(entries))
+        if not len(gains):
+            return None
+        result = reviewed(versions, gains)
+        if result.rolled_back:
+            figures = {"to": versions[0], "searches": result.searches, "p": result.p}
+            change = {ROLLED_BACK: {**before, str(versions[1]): figures}}
+            self.activate(*versions, settings=change)
+        return result
+
+    def learned(self) -> LearnedFromUse:
+        """Tell what trainings by the log of searches have changed.
+
+        >>> books.learned().sentence
+        'Learned from use: 0 promotions, 0 rollbacks, +0.0 points'
+        """
+        return learned_from_use(self.store.projections(), self.store.settings())
+
 
 def is_plain(request: SearchRequest) -> bool:
     """Return whether a request wants the first page of the active version's list, by score alone.
@@ -322,7 +410,8 @@ def interleaved(result: Answered, other: Answered) -> tuple[Answered, dict[int, 
         if following is None:
             return result, None
         last = result.answer.hits[contained - 1], lists[0][contained - 1]
-        following = cursor(json.loads(decoded(following))[0], [last[0].score, last[1]])
+        belongs_to, _, _, *rest = json.loads(decoded(following))
+        following = cursor(belongs_to, [last[0].score, last[1], *rest])
     hits = dict(zip(lists[1], other.answer.hits, strict=True))
     hits |= dict(zip(lists[0], result.answer.hits, strict=True))
     answer = replace(result.answer, hits=[hits[row] for row in page], next=following)

@@ -20,6 +20,7 @@ from attend.search.queries import FeedbackReader, QueryEncoder
 from attend.search.texts import TextScorer
 from attend.search.values import ValueTypes, filter_hints
 from attend.store import CollectionStore, compile_filter
+from attend.store.mapped import figures
 from attend.store.searches import SearchLog
 from attend.store.selection import whole_number
 
@@ -116,6 +117,7 @@ def info_of(
         index=view.index_stats,
         foreign=foreign.figures(),
         hints=hints or None,
+        bridge=figures(store),
         settings=now.stored(),
         capabilities=collection.capabilities.json(),
     )

@@ -158,12 +158,16 @@ class Version:
         terms = self.terms.get("items")
         return None if terms is None or not len(terms.rows) else ItemWeights.unpacked(terms)
 
-    def without(self, added: KeyTable) -> Version:
+    def without(self, added: KeyTable, learned: Int64) -> Version:
         """Leave out the terms of documents that have new keys of their own.
 
         Such a document has another text now, of which nothing was learned.
+
+        Args:
+            learned: documents whose terms are still stored: their texts are the same.
         """
         other = added.documents[~added.is_example & (added.ids > self.last_key)]
+        other = np.setdiff1d(other, learned)
         if not any(np.isin(other, term.rows).any() for term in self.terms.values()):
             return self
         terms = {

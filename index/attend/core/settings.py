@@ -4,6 +4,7 @@ A collection has settings from its creation on. A version is a projection, a tun
 Under it the logit of document d in head h is
 
     z_h(d) = reduce over d's keys of scale_h · s_h(q, k)  +  scale_h · λ · c(q) · lex(d)
+             - ln 2 · temperature · age(d) / half-life
 
 where lex is BM25 over the query's maximum and c = (maximum / ideal) ** γ.
 """
@@ -158,6 +159,8 @@ class Tuning(BaseModel):
         votes: μ, how much the answers of the stored questions nearest to a query count beside it.
         layer: β, how far a second layer of attention moves a query (`attend.search.attend`); 0 is
             off.
+        recency: the field with the time of a document, and the days after which its weight is half;
+            None where time does not count.
         values: the path of the values that W_V was learned for, "" for the whole value; None where
             it is for any.
     """
@@ -180,6 +183,7 @@ class Tuning(BaseModel):
     memory: Share | None = None
     votes: Share = 0.0
     layer: Share = 0.0
+    recency: tuple[str, Annotated[Number, Field(gt=0)]] | None = None
     values: str | None = None
 
     def takes(self, path: str | None) -> bool:

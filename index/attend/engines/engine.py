@@ -37,6 +37,7 @@ class Capabilities:
         atomic_batches: a batch of documents is written whole or not at all; else document by
             document.
         lexical: words that a query and a document share can count.
+        recency: the times of documents can count in searches.
         match: filters can ask for words and parts of a text.
         attend_all: weights over all documents, matrices, mixtures and decoding, which read all.
         attend_most: the largest `attend`; None without a limit of the engine's own.
@@ -65,6 +66,7 @@ class Capabilities:
     engine: str
     atomic_batches: bool = True
     lexical: bool = True
+    recency: bool = True
     match: bool = True
     attend_all: bool = True
     attend_most: int | None = None
@@ -74,7 +76,7 @@ class Capabilities:
     recommend: bool = True
     examples: bool = True
     memory: bool = True
-    train: tuple[str, ...] = ("matrices", "offsets", "examples", "words")
+    train: tuple[str, ...] = ("matrices", "offsets", "examples", "words", "recency")
     jobs: bool = True
     snapshots: bool = True
     reindex: bool = True

@@ -40,6 +40,7 @@ from attend.keys.vectors import QUERIES, IndexTarget
 from attend.projection import RAW_KEYS, identity
 from attend.store import ROLES, Role, State, TooFarBehind, compile_filter
 from attend.store.database import Store
+from attend.store.mapped import SETTING, with_terms
 
 log = logging.getLogger("attend")
 
@@ -61,6 +62,9 @@ NEVER = -1
 """The change of a view of a published index alone."""
 
 WRITTEN = "The index of the collection is being written"
+
+EXACT_MOVING = 500_000
+"""The most keys that are searched exactly while some are mapped: a tenth of a second each time."""
 
 UNREAD = -1
 """The number of changes of the settings before they were looked at."""
@@ -352,7 +356,11 @@ class Views:
         state, added, removed = self._store.changes_since(
             keys.last_key, keys.last_removal, examples=view.version.examples
         )
-        version = view.version.without(added)
+        version = view.version
+        if version.terms:
+            version = version.without(
+                added, with_terms(self._store, version.number, added.documents)
+            )
         if state.change == view.change:
             return view
         advanced = keys.advanced(version.keys(added), removed, state.last_key, state.last_removal)
@@ -480,7 +488,10 @@ class VersionIndexes:
 
     def _target(self, version: Version) -> IndexTarget:
         # The keys of several heads lie side by side: as one vector they are near to nothing.
-        if version.key_heads > 1:
+        # Mapped keys are on their way to others: quantising them takes longer than it is of use.
+        if version.key_heads > 1 or (
+            SETTING in self._store.settings() and self._store.counts()[1] <= EXACT_MOVING
+        ):
             return IndexTarget(recall=1.0)
         target = IndexTarget(self.settings.recall, self.settings.exact_below)
         # Questions that are keys themselves would find themselves.

@@ -465,7 +465,9 @@ class AnswersTrainer:
                 return FoldAnswers(attended[choice], targets, float(scale), ridge)
         version = data.active_version(self.task)
         stored = data.stored_keys(collection, version, memory.rows)
-        served = ServedVersion(version, self.task.settings, stored)
+        served = ServedVersion(
+            version, self.task.settings, stored, data.times_of(collection, version)
+        )
         by_fold = [self._served(served, index) for index in range(FOLDS)]
         output = served_output(served, self.answers, self.request.value)
         return FoldAnswers(by_fold, targets, 1.0, output=output)

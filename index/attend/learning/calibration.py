@@ -155,6 +155,52 @@ REPORTED = (0.8, 0.9, 0.95)
 """Coverages whose lists a report tells the mean length of."""
 
 
+STEEPEST = 100.0
+"""Times the scale until now: the largest scale of a fit; beyond, every softmax is one-hot."""
+
+
+def fit_rate(
+    scores: Float64, ages: Float64, grades: Float64, scale: float, clear: float = 0.0
+) -> tuple[float, float]:
+    """Return the rate ρ of the largest likelihood of the relevant documents, and the scale that
+    suits it; a rate of 0 where that is not clearly larger than without one.
+
+    The loss is that of a conditional logit (McFadden 1974), which is convex.
+
+    Args:
+        scores: (q, c) of candidates at scale 1, -inf where there is none.
+        ages: (q, c), in days.
+        grades: (q, c), above 0 for the relevant ones.
+        scale: until now.
+        clear: the least gain in log likelihood.
+    """
+    target = np.where(np.isfinite(scores), np.maximum(grades, 0.0), 0.0)
+    answered = target.any(axis=1)
+    if not answered.any():
+        return 0.0, scale
+    target = target[answered] / target[answered].sum(axis=1, keepdims=True)
+    x, there = scores[answered], np.isfinite(scores[answered])
+    unit = float(ages[answered][there].std())
+    if not unit > 0:
+        return 0.0, scale
+    x, a = np.where(there, x, 0.0), np.where(there, ages[answered] / unit, 0.0)
+
+    def loss(point: Float64) -> tuple[float, Float64]:
+        z = np.where(there, point[0] * x - point[1] * a, -np.inf)
+        z -= z.max(axis=1, keepdims=True)
+        exps = np.exp(z)
+        sums = exps.sum(axis=1, keepdims=True)
+        logs = np.where(there, z - np.log(sums), 0.0)
+        away = target - exps / sums
+        return -float((target * logs).sum()), np.array([-(away * x).sum(), (away * a).sum()])
+
+    steepest = 1e-3 * scale, STEEPEST * scale
+    _, without = minimise(loss, (scale, 0.0), [steepest, (0.0, 0.0)])
+    (fitted, rate), with_times = minimise(loss, (scale, 0.1), [steepest, (0.0, math.inf)])
+    is_clear = without - with_times >= clear
+    return float(rate / fitted / unit) if is_clear else 0.0, float(fitted)
+
+
 # -- calibration -----------------------------------------------------------------------------------
 
 SPAN = math.log(1e3)

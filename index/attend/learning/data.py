@@ -4,8 +4,11 @@ version that answers as a training begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -24,9 +27,11 @@ from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import best_keys, layered
 from attend.search.feedback import FeedbackMemory
-from attend.search.queries import FeedbackReader
+from attend.search.queries import FeedbackReader, RecencyScores, score_times
 from attend.search.scoring import AttentionOptions, plan_of
+from attend.search.values import field_names, values_of
 from attend.store import StoredProjection
+from attend.store.filters import VALUE, is_date
 
 Sparse: TypeAlias = Any
 """A `scipy.sparse.csr_array`: SciPy has no types."""
@@ -63,9 +68,11 @@ class Memory(KeyTable):
 
     Attributes:
         unit: whether queries and keys are compared at length one.
+        ages: (n,) of the documents, by field: the days by which the newest is newer.
     """
 
     unit: bool = True
+    ages: Mapping[str, Float64] = field(default_factory=dict)
 
     @cached_property
     def scale(self) -> float:
@@ -332,6 +339,56 @@ def memory_of(collection: StoredCollection, rows: Int64 | None) -> Memory:
     return Memory(table.rows, table.starts, table.vectors, table.ids, unit=unit)
 
 
+LOOKED_AT = 1000
+"""Documents whose fields are looked at for times."""
+
+MOST_FIELDS = 2
+LEAST_SHARE, FEWEST_TIMES = 0.5, 20
+"""Fields with times are tried, the fullest first: so many, each in at least this share of the
+documents, with so many different times among those looked at."""
+
+NUMBERS = 1e8, 5e9
+"""Numbers that look like seconds since 1970: those of the years 1973 to 2128."""
+
+
+class DocumentAges:
+    """The ages of documents in days, by each field that looks like times.
+
+    Attributes:
+        by_field: (n,) the days by which the newest is newer; where there is no time, the median of
+            the others.
+    """
+
+    def __init__(self, collection: StoredCollection, rows: Int64) -> None:
+        """
+        Args:
+            rows: (n,) the documents.
+        """
+        sample, now = collection.store.sample(LOOKED_AT), time.time()
+        fields: dict[str, tuple[int, int]] = {}
+        names = dict.fromkeys([VALUE, *field_names(sample)])
+        for name in [*names][1:]:
+            for inner in values_of(sample, name):
+                if isinstance(inner, Mapping):
+                    names |= dict.fromkeys(f"{name}.{key}" for key in inner)
+        for name in names:
+            times = [
+                str(value)
+                for value in values_of(sample, name)
+                if is_date(value)
+                or (isinstance(value, int | float) and NUMBERS[0] <= value <= NUMBERS[1])
+            ]
+            counts = len(times), len(set(times))
+            if counts[0] >= LEAST_SHARE * len(sample) and counts[1] >= FEWEST_TIMES:
+                fields[name] = counts
+        self.by_field: dict[str, Float64] = {}
+        for name in sorted(fields, key=lambda name: fields[name], reverse=True)[:MOST_FIELDS]:
+            with suppress(InvalidRequest):  # no search can name it
+                scored = RecencyScores(*collection.store.times(name), 1.0, now)
+                ages = scored.newest - scored.scores.of(rows)
+                self.by_field[name] = ages / math.log(2)
+
+
 def start_of(memory: Memory, dimensions: int | None) -> Float32:
     """Return where W_Q and W_K begin: the identity, or the directions of most variance."""
     width = memory.vectors.shape[1]
@@ -402,6 +459,11 @@ def active_version(task: Task) -> Version:
     return replace(version, tuning=version.tuning.model_copy(update={"memory": strength or None}))
 
 
+def times_of(collection: StoredCollection, version: Version) -> RecencyScores | None:
+    """Return what the times of documents add to their logits now; None where they do not count."""
+    return score_times(collection.store, None, version.tuning, time.time())
+
+
 def scale_now(active: StoredProjection, memory: Memory) -> float:
     """Return the scale until now: that of the version that answers, if a training fitted one."""
     fitted = active.tuning.get("scale") if objective_of(active) in ("ranking", "answers") else None
@@ -416,8 +478,19 @@ class ServedVersion:
         table: the version's own keys, with example queries as keys where it has them.
     """
 
-    def __init__(self, version: Version, settings: Settings, stored: KeyTable) -> None:
+    def __init__(
+        self,
+        version: Version,
+        settings: Settings,
+        stored: KeyTable,
+        times: RecencyScores | None = None,
+    ) -> None:
+        """
+        Args:
+            times: as `times_of` returns them.
+        """
         self.version = version
+        self._times = None if times is None else times.scores.of(stored.rows)
         options = AttentionOptions(attend=version.tuning.attend or ATTEND)
         self.plan = plan_of(version, settings, options, words=True)
         self.mechanism = self.plan.mechanism
@@ -442,6 +515,8 @@ class ServedVersion:
         bias = (shift * scale)[:, :, None]
         if words is not None:
             bias = bias + words[:, None] * scale[:, None]
+        if self._times is not None:
+            bias = bias + self.plan.temperature * self._times[documents]
         z = self.mechanism.logits(heads, table.with_vectors(by_head), bias)
         return z / self.mechanism.temperature
 

@@ -1,14 +1,24 @@
-"""Two encoders put to the promotion test, as two versions are."""
+"""Two encoders: put to the promotion test, as two versions are, and mapped onto each other.
+
+Keys that are mapped stand for those of the other encoder until their texts are encoded. An
+orthogonal map turns the space (Schönemann 1966, "A generalized solution of the orthogonal
+Procrustes problem"); an affine one adds a linear correction with a ridge, and a shift (both as in
+Drift-Adapter, arXiv 2509.23471, which maps queries the other way: the scores are the same, and keys
+of both kinds lie in one index). The orthogonal one is taken unless the other proves better on texts
+that it was not fitted on.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
-from attend.core.types import Float64, Int64
+from attend.core.arrays import top_mask, unit
+from attend.core.types import Float32, Float64, Floats, Int64
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
 from attend.learning.data import Memory, Questions, ServedVersion
@@ -17,14 +27,30 @@ from attend.learning.ranking_model import QuestionFold
 from attend.learning.selection import LEAST_GAIN, Judged, Split
 from attend.learning.task import Progress, PromotionVerdict, Task
 
+FOLDS = 5
+
+NEAREST = 10
+"""Neighbours of a query whose share is the recall of a map."""
+
+RIDGE = 0.1
+"""Of the affine correction, in units of the mean variance of a direction."""
+
+BETTER = 0.01
+"""The gain in recall from which on the affine map is taken."""
+
+SEED = 20170612
+
 
 def compare_encoders(
-    before: StoredCollection, after: StoredCollection, progress: Progress
+    before: StoredCollection, after: StoredCollection, progress: Progress, *, counts: bool = True
 ) -> PromotionVerdict:
     """Put a collection with another encoder to the promotion test, as a trained version is.
 
     The collection before answers as its active version would that had not seen the held-out
     questions; the one after as it does.
+
+    Args:
+        counts: whether it is a look at the held-out questions, of which each makes the next harder.
 
     Raises:
         NothingToLearn: the questions with texts are too few, or too alike, to tell.
@@ -35,7 +61,7 @@ def compare_encoders(
     trainer = RankingTrainer(task, with_texts=True, moves=False)
     material = ranking_model.read_questions(after, -1, request.seed, with_texts=True)
     version = data.active_version(Task(after, request))
-    served = ServedVersion(version, after.settings, material.memory)
+    served = ServedVersion(version, after.settings, material.memory, data.times_of(after, version))
     folds, columns = trainer.folds, _columns(trainer, after, material.memory)
     current = selection.cross_validate(folds, [trainer.rank_as_now], task.watching("trying"))
     rows: list[tuple[Judged[RankingChoice], Float64]] = [
@@ -49,7 +75,8 @@ def compare_encoders(
     outcomes = selection.outcomes_of(*zip(*rows, strict=True))
     tried = f"encoder {after.settings.encoder}"
     look = task.look(len(np.unique(trainer.groups)), tried)
-    before.store.put_settings(task.counted(look, tried))
+    if counts:
+        before.store.put_settings(task.counted(look, tried))
     return selection.decide(
         selection.compare_splits(
             outcomes,
@@ -91,3 +118,68 @@ def _ndcg_elsewhere(
     training = questions.without(blocked).some(fold.trained)
     there = replace(fold, training=training, blocked=blocked)
     return served.ndcg(there.judging(questions), there.ranked(split))
+
+
+# -- maps ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A map of embeddings (n, d) to those of another encoder (n, e), at length one.
+
+    >>> turn = LinearMap("orthogonal", np.array([[0.0, 1.0], [-1.0, 0.0]]), np.zeros(2))
+    >>> turn(np.array([[1.0, 0.0]])).tolist()
+    [[0.0, 1.0]]
+    """
+
+    kind: Literal["orthogonal", "affine"]
+    matrix: Float64  # (d, e)
+    shift: Float64  # (e,)
+
+    def __call__(self, embeddings: Floats) -> Float32:
+        mapped: Float64 = embeddings.astype(np.float64) @ self.matrix + self.shift
+        return unit(mapped).astype(np.float32)
+
+
+def orthogonal_map(before: Floats, after: Floats) -> LinearMap:
+    """Return the matrix with orthonormal rows or columns that best turns (n, d) into (n, e)."""
+    left, _, right = np.linalg.svd(before.astype(np.float64).T @ after, full_matrices=False)
+    return LinearMap("orthogonal", left @ right, np.zeros(after.shape[1]))
+
+
+def affine_map(before: Floats, after: Floats) -> LinearMap:
+    """Return the orthogonal map plus a ridge regression of what it leaves over."""
+    turn = orthogonal_map(before, after)
+    left_over = after - before.astype(np.float64) @ turn.matrix
+    mean, shift = before.mean(axis=0, dtype=np.float64), left_over.mean(axis=0)
+    centred = before - mean
+    gram = centred.T @ centred
+    gram += RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
+    correction = np.linalg.solve(gram, centred.T @ (left_over - shift))
+    return LinearMap("affine", turn.matrix + correction, shift - mean @ correction)
+
+
+def fit_map(
+    before: Float32, after: Float32, queries: Float32
+) -> tuple[LinearMap, dict[str, float]]:
+    """Fit a map, and measure it on texts that were left out.
+
+    Args:
+        before, after: (n, d) and (n, e) keys of the same texts by either encoder.
+        queries: (q, e) by the other encoder.
+
+    Returns: the map, and the recall of each kind: the share of a query's ten nearest keys that are
+        among its ten nearest mapped ones, as a mean over queries.
+    """
+    folds = np.random.default_rng(SEED).permutation(len(before)) % FOLDS
+    nearest = top_mask(queries @ after.T, NEAREST)
+    fits, recalls = {"orthogonal": orthogonal_map, "affine": affine_map}, {}
+    for kind, fit in fits.items():
+        mapped = np.empty_like(after)
+        for fold in range(FOLDS):
+            out = folds == fold
+            mapped[out] = fit(before[~out], after[~out])(before[out])
+        hits = top_mask(queries @ mapped.T, NEAREST) & nearest
+        recalls[kind] = float(hits.sum() / nearest.sum())
+    kind = "affine" if recalls["affine"] - recalls["orthogonal"] >= BETTER else "orthogonal"
+    return fits[kind](before, after), recalls

@@ -266,10 +266,10 @@ def learned_from_use(
         for version in versions
         if version.report.get("promoted") and (version.report.get("used") or {}).get("relevant")
     ]
-    kept = [version for version in promoted if str(version.version) not in gone]
-    mixes = [(version.report.get("views") or {}).get("mix") or {} for version in kept]
+    standing = [version for version in promoted if str(version.version) not in gone]
+    mixes = [(version.report.get("views") or {}).get("mix") or {} for version in standing]
     gain = sum(mix.get("difference") or 0.0 for mix in mixes)
-    back = len(promoted) - len(kept)
+    back = len(promoted) - len(standing)
     sentence = (
         f"Learned from use: {len(promoted)} promotion{'s' * (len(promoted) != 1)}, "
         f"{back} rollback{'s' * (back != 1)}, {100 * gain:+.1f} points"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from attend.core.arrays import KeyTable, top, unit
+from attend.api.base import HALF_LIFE
+from attend.core.arrays import top, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import (
     DEFAULT_COVERAGE,
@@ -22,16 +24,19 @@ from attend.core.settings import (
 from attend.core.types import Bool, Float32, Float64, Floats, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
-from attend.learning.calibration import Calibration, RankingScores
+from attend.learning.calibration import Calibration, RankingScores, fit_rate
 from attend.learning.data import Memory, Questions, SecondLayer, ServedVersion, Sparse, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.ranking_model import (
     DEEP,
     RECIPE,
     Candidates,
+    HalfLives,
     QuestionFold,
     RankingMaterial,
     RankingModel,
+    bias_of,
+    with_examples,
 )
 from attend.learning.selection import LEAST_GAIN, PART_COST, Judged, Split
 from attend.learning.task import (
@@ -70,30 +75,33 @@ MOST_CALIBRATE = 1000
 its answers, which takes longer than a search."""
 
 LAYERED = (
-    (0.0, DEFAULT_LEXICAL, DEFAULT_COVERAGE, 0.0),
-    (0.0, DEFAULT_LEXICAL, DEFAULT_COVERAGE, 0.2),
-    (0.9, 0.75, 1.0, 0.0),
-    (1.0, 0.75, 1.0, 0.0),
-    (1.0, 0.75, 1.0, 0.1),
+    (0.0, (DEFAULT_LEXICAL, DEFAULT_COVERAGE), 0.0),
+    (0.0, (DEFAULT_LEXICAL, DEFAULT_COVERAGE), 0.2),
+    (0.9, (0.75, 1.0), 0.0),
+    (1.0, (0.75, 1.0), 0.0),
+    (1.0, (0.75, 1.0), 0.1),
 )
-"""The factors on example keys, with λ, γ and μ, with which a second layer is tried: it takes more
-time than all else that is tried of a fit."""
+"""The factors on example keys, with λ, γ and μ, with which a second layer is tried, and times: they
+take more time than all else that is tried of a fit."""
+
+APART = 1.25
+"""The most by which the scale that tells a half-life differs from the fitted one, as a factor."""
+
+WORDLESS = ((0.0, LEXICAL[0], 0.0), (0.0, LEXICAL[0], 0.2), (0.9, LEXICAL[0], 0.0))
+"""The same without words."""
 
 OFFSETS = "; key offsets move documents with examples away from the queries of all others"
 """What a reader of a promotion's reason must know where key offsets were learned."""
 
-ONE_QUESTION = (
-    "All questions are one question in other words, so that none can be held out to prove "
-    "anything; add different ones."
-)
+ONE_QUESTION = "All questions are one question in other words, which proves nothing; add others."
 
 UNMEASURED = "; new documents could not be measured, as all questions share theirs"
 
 
 class RankingChoice(NamedTuple):
     """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
-    γ; how far feedback moves a query, and how much its votes count; a second layer; and how far to
-    go to the fitted encoder of queries."""
+    γ; how far feedback moves a query, and how much its votes count; a second layer; how far to go
+    to the fitted encoder of queries; and the field whose times count, "" for none."""
 
     share: float
     examples: float = 0.0
@@ -103,6 +111,7 @@ class RankingChoice(NamedTuple):
     votes: float = 0.0
     layer: float = 0.0
     deep: float = 0.0
+    recency: str = ""
 
     @property
     def reach(self) -> float:
@@ -112,11 +121,23 @@ class RankingChoice(NamedTuple):
     @property
     def cost(self) -> float:
         """The gain in nDCG that all its parts must be worth together."""
-        return PART_COST * sum(part > 0 for part in (*self[:3], *self[4:]))
+        return PART_COST * sum(map(bool, (*self[:3], *self[4:])))
 
-    def again(self, candidates: Candidates, layer: SecondLayer) -> Float32:
-        """Return the scores (q, c) of candidates with its second layer."""
-        scores = candidates.scores(self.examples, self.lexical, self.coverage, self.votes)
+    def factors(self, times: Float32 | None) -> tuple[float, float, float, float, Float32 | None]:
+        """Return those of the scores of candidates.
+
+        Args:
+            times: (n,) what the times of documents add; None where they do not count.
+        """
+        return self.examples, self.lexical, self.coverage, self.votes, times
+
+    def scores(
+        self, candidates: Candidates, layer: SecondLayer | None, times: Float32 | None
+    ) -> Float32:
+        """Return the scores (q, c) of candidates, with its second layer if it has one."""
+        scores = candidates.scores(*self.factors(times))
+        if layer is None or not self.layer:
+            return scores
         return layer.scored(scores, self.layer).astype(np.float32)
 
 
@@ -127,11 +148,13 @@ class Ranked(NamedTuple):
         basis: the fit, and the candidates among all documents, as searches rank; None of the
             active version.
         first: (h,) the best of all documents for each question; of the active version alone.
+        times: (n,) what the times of documents add to scores; None where they do not count.
     """
 
     ndcg: Mapping[Split, Float64]
     basis: tuple[Fitted, Candidates] | None = None
     first: Int64 | None = None
+    times: Float32 | None = None
 
 
 UNTRAINED = (
@@ -185,6 +208,10 @@ class RankingTrainer:
         self.material = ranking_model.read_questions(
             self.collection, last, seed, with_texts=with_texts
         )
+        if "recency" in self.request.parts and self.collection.capabilities.recency:
+            memory = self.material.memory
+            ages = data.DocumentAges(self.collection, memory.rows).by_field
+            self.material = self.material._replace(memory=replace(memory, ages=ages))
         self.memory, questions, previous, figures, *_ = self.material
         if questions.count < FEWEST_QUESTIONS:
             number, verb = ("question", "is") if questions.count == 1 else ("questions", "are")
@@ -209,7 +236,10 @@ class RankingTrainer:
         """Measure every choice, and what answers now, on each fold."""
         tries: list[Callable[[QuestionFold, Watch], Rankings]]
         tries = [partial(self._try, (0.0,)), self.rank_as_now]
-        if "matrices" in self.request.parts:
+        questions, parts = self.material.questions, self.request.parts
+        words = (DEFAULT_LEXICAL, DEFAULT_COVERAGE) if "words" in parts else (0.0, 0.0)
+        self.rates = HalfLives(self.memory, questions, self.start, words)
+        if "matrices" in parts:
             tries.insert(0, partial(self._try, SHARES))
         if self.request.deep:
             tries.insert(0, partial(self._try, SHARES[1:], deep=DEEP_SHARES))
@@ -219,12 +249,9 @@ class RankingTrainer:
         """Choose, and put the choice to the promotion test."""
         request = self.request
         weights = self.material.questions.weights
-        weights = np.ones(self.material.questions.count) if weights is None else weights
         judged: list[Judged[RankingChoice]] = [
             Judged.of(
-                split,
-                fold.held_out,
-                {name: item.ndcg[split] * weights[fold.held_out] for name, item in row.items()},
+                split, fold.held_out, {n: item.ndcg[split] for n, item in row.items()}, weights
             )
             for fold, row in zip(self.folds, rankings, strict=True)
             for split in fold.splits
@@ -309,11 +336,11 @@ class RankingTrainer:
         none."""
         assert ranked.basis is not None  # only the active version has none
         fitted, candidates = ranked.basis
-        factors = choice.examples, choice.lexical, choice.coverage, choice.votes
-        scores = candidates.scores(*factors)
+        layer = None
         if choice.layer:
             questions = self._moved(fold, choice.memory, fitted.deep)
-            scores = choice.again(candidates, *self._layers(fitted, questions, [candidates]))
+            (layer,) = self._layers(fitted, questions, [candidates])
+        scores = choice.scores(candidates, layer, ranked.times)
         best = scores.argmax(axis=1)[:, None]
         return np.asarray(np.take_along_axis(candidates.documents, best, axis=1)[:, 0])
 
@@ -324,15 +351,23 @@ class RankingTrainer:
         known = questions.some(members)
         fitted: Fitted
         calibration: Calibration
-        seed = self.request.seed
+        seed, rate, scale, times = self.request.seed, 0.0, 1.0, None
+        if choice.recency:  # by what is held out
+            ranked, ages = [row[choice] for row in rankings], self.memory.ages[choice.recency]
+            sets = [one.basis[1] for one in ranked if one.basis is not None]
+            rate, scale = fit_rate(*self.rates.of(choice.recency, choice.factors(None), sets))
+            times = bias_of(ages, rate)
         jobs: list[Callable[[Watch], Any]] = [
             lambda watch: self._fit(
                 known, choice.share, watch, deep=self._deep(members, choice.deep, seed), seed=seed
             ).deepened(choice.deep),
-            lambda watch: self._calibrate(choice, rankings),
+            lambda watch: self._calibrate(choice, rankings, times),
         ]
         fitted, calibration = run_parallel(jobs, self.task.watching("fitting"))
         self.task.watch("calibrating", 0.0)
+        near = np.clip(scale, calibration.scale / APART, calibration.scale * APART)
+        days = min(math.log(2) / float(rate * near), HALF_LIFE) if rate else HALF_LIFE
+        timed = (choice.recency, days) if rate else None
         tuning = calibration.tuning(
             self.task.settings.scorer,
             lexical=choice.lexical,
@@ -341,10 +376,14 @@ class RankingTrainer:
             memory=choice.memory or None,
             votes=choice.votes,
             layer=choice.layer,
+            recency=timed,
         )
         projection = fitted.projection(self.memory, self.task.settings)
         offsets = fitted.stored_offsets(self.memory)
-        return NewVersion(projection, tuning, calibration.figures, offsets)
+        figures = dict(calibration.figures)
+        if timed is not None:
+            figures["recency"] = {"field": timed[0], "half_life": timed[1]}
+        return NewVersion(projection, tuning, figures, offsets)
 
     # -- one fold ----------------------------------------------------------------------------------
 
@@ -361,6 +400,7 @@ class RankingTrainer:
         fitted = self._fit(fold.training, shares[-1], watch, deep=tuning)
         among = [fold.ranked(split) for split in fold.splits]
         factors = EXAMPLES if "examples" in parts else EXAMPLES[:1]
+        biases = self.rates.fit(fold)
         worded = "words" in parts and bool(self.material.questions.lexical[fold.held_out].nnz)
         memories = MEMORY if self.moves else (0.0,)
         for share, deepening, memory in product(shares, deep, memories):
@@ -368,26 +408,26 @@ class RankingTrainer:
             questions = self._moved(fold, memory, part.deep)
             sets = ranking_model.find_candidates(self.memory, part, fold.training, questions, among)
             by_words, by_votes = LEXICAL if worded else LEXICAL[:1], VOTES if memory else VOTES[:1]
-            for factor, (weight, coverage), votes in product(factors, by_words, by_votes):
-                ndcg = {
-                    split: candidates.ndcg(candidates.scores(factor, weight, coverage, votes))
-                    for split, candidates in zip(fold.splits, sets, strict=True)
-                }
-                choice = RankingChoice(
-                    share, factor, weight, coverage, memory, votes, deep=deepening
-                )
-                rankings[choice] = Ranked(ndcg, (part, sets[0]))
             layered = worded and self.memory.unit
-            layers = self._layers(part, questions, sets) if layered else ()
-            for factor, weight, coverage, votes in LAYERED if layered else ():
-                if factor in factors and votes in by_votes:
-                    tried = share, factor, weight, coverage, memory, votes, DEFAULT_LAYER, deepening
-                    choice = RankingChoice(*tried)
-                    ndcg = {
-                        split: candidates.ndcg(choice.again(candidates, layer))
-                        for split, candidates, layer in zip(fold.splits, sets, layers, strict=True)
-                    }
-                    rankings[choice] = Ranked(ndcg, (part, sets[0]))
+            layers = self._layers(part, questions, sets) if layered else [None] * len(sets)
+            rows = [*product(factors, by_words, by_votes)]
+            seldom = [row for row in (LAYERED if worded else WORDLESS) if row in rows]
+            plain, few = (
+                [
+                    RankingChoice(share, factor, weight, coverage, memory, votes, deep=deepening)
+                    for factor, (weight, coverage), votes in grid
+                ]
+                for grid in (rows, seldom)
+            )
+            stacked = [one._replace(layer=DEFAULT_LAYER) for one in few if layered]
+            timed = [one._replace(recency=field) for field in biases for one in (*few, *stacked)]
+            for choice in (*plain, *stacked, *timed):
+                times = biases.get(choice.recency)
+                ndcg = {
+                    split: candidates.ndcg(choice.scores(candidates, layer, times))
+                    for split, candidates, layer in zip(fold.splits, sets, layers, strict=True)
+                }
+                rankings[choice] = Ranked(ndcg, (part, sets[0]), times=times)
         return rankings
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Rankings:
@@ -413,7 +453,8 @@ class RankingTrainer:
                 version, projection=projection, offsets=fitted.stored_offsets(self.memory)
             )
         table = with_examples(stored, training) if version.examples else stored
-        served = ServedVersion(version, self.task.settings, table)
+        times = data.times_of(self.collection, version)
+        served = ServedVersion(version, self.task.settings, table, times)
         strength = version.memory if self.moves else 0.0
         questions = self._moved(fold, strength, version.projection.deep)
         judged = {split: served.judged(questions, fold.ranked(split)) for split in fold.splits}
@@ -495,10 +536,15 @@ class RankingTrainer:
         queries = fitted.queries(self.memory, questions.embeddings)
         return [SecondLayer(table, queries, candidates.documents) for candidates in sets]
 
-    def _calibrate(self, choice: RankingChoice, rankings: Sequence[Rankings]) -> Calibration:
-        """Calibrate by everything held out and ranked among all documents, as searches rank."""
-        material = self.material
-        factors = choice.examples, choice.lexical, choice.coverage, choice.votes
+    def _calibrate(
+        self, choice: RankingChoice, rankings: Sequence[Rankings], times: Float32 | None
+    ) -> Calibration:
+        """Calibrate by everything held out and ranked among all documents, as searches rank.
+
+        Args:
+            times: (n,) what the times of documents add to scores.
+        """
+        material, factors = self.material, choice.factors(times)
         # The same fits and candidates.
         alike = RankingChoice(choice.share, memory=choice.memory, deep=choice.deep)
         folds, bases = [], []
@@ -541,7 +587,7 @@ class RankingTrainer:
             for place, (fold, (fitted, candidates)) in enumerate(zip(folds, bases, strict=True)):
                 questions = self._moved(fold, choice.memory, fitted.deep)
                 (layer,) = self._layers(fitted, questions, [candidates])
-                again = choice.again(candidates, layer)
+                again = choice.scores(candidates, layer, times)
                 attendable[place] = exchanged(attendable[place], again)
         scores = RankingScores.of(
             data.stacked(attendable, -np.inf),
@@ -562,19 +608,6 @@ def exchanged(scores: Float64, again: Float32) -> Float64:
     return ordered
 
 
-def with_examples(memory: Memory, training: Questions) -> KeyTable:
-    """Return a memory with questions as keys of the documents relevant to them."""
-    question, document = training.relevant.nonzero()
-    documents = np.concatenate([memory.documents, memory.rows[document]])
-    order = np.argsort(documents, kind="stable")
-    return KeyTable.of_keys(
-        np.concatenate([memory.vectors, training.embeddings[question]])[order],
-        np.concatenate([memory.ids, np.full(len(question), -1, dtype=np.int64)])[order],
-        documents[order],
-        (np.arange(len(documents)) >= len(memory.ids))[order],
-    )
-
-
 # -- questions without their answers ---------------------------------------------------------------
 # As a collection without their answers would score them. A mask alone would betray what it hides:
 # BM25 counts by the best match of the whole collection, and stored questions with the same answer
@@ -586,7 +619,7 @@ def hidden_scores(
     fold: QuestionFold,
     memory: Memory,
     fitted: Fitted,
-    factors: tuple[float, ...],
+    factors: tuple[Any, ...],
     strength: float,
     moves: Float32 | float = 0.0,
 ) -> Float64:
@@ -594,7 +627,7 @@ def hidden_scores(
 
     Args:
         questions: all of them, as `without_answers` returns them.
-        factors: on example keys, λ and γ, and μ of votes.
+        factors: those of `Candidates.scores`.
         strength: how far feedback moves a query.
         moves: (q, d) how far a change of the encoder does.
     """

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from attend.attention import log_shares
-from attend.core.arrays import best, locate, top_mask
+from attend.core.arrays import KeyTable, best, locate, top_mask
 from attend.core.errors import InvalidRequest
 from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.engines.engine import StoredCollection
+from attend.learning.calibration import fit_rate
 from attend.learning.data import (
     MOST_DOCUMENTS,
     Memory,
@@ -41,7 +42,15 @@ from attend.learning.data import (
     word_shares,
 )
 from attend.learning.evidence import changed
-from attend.learning.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
+from attend.learning.fit import (
+    Fitted,
+    Recipe,
+    Residual,
+    Watch,
+    descend,
+    shuffled_batches,
+    unlearned,
+)
 from attend.learning.selection import Split, fold_numbers, sampled
 from attend.measure.statistics import CUT, ndcg
 from attend.store import ExampleSet, compile_filter
@@ -462,10 +471,19 @@ class Candidates(NamedTuple):
     coverage: Float32
 
     def scores(
-        self, examples: float, lexical: float, coverage: float = 0.0, votes: float = 0.0
+        self,
+        examples: float,
+        lexical: float,
+        coverage: float = 0.0,
+        votes: float = 0.0,
+        times: Float32 | None = None,
     ) -> Float32:
-        """max(dense, α·examples) + λ·coverage^γ·lexical + μ·votes: (q, c), NEVER or so where
-        padded."""
+        """max(dense, α·examples) + λ·coverage^γ·lexical + μ·votes + times: (q, c), NEVER or so
+        where padded.
+
+        Args:
+            times: (n,) what the times of documents add; None for nothing.
+        """
         scores = self.dense
         if examples > 0:
             best_example = np.maximum(scores, examples * self.examples)
@@ -473,13 +491,15 @@ class Candidates(NamedTuple):
         if lexical:
             strength = np.float32(lexical) * self.coverage ** np.float32(coverage)
             scores = scores + strength[:, None] * self.lexical
+        if times is not None:
+            scores = scores + times[self.documents]
         return scores + np.float32(votes) * self.votes if votes else scores
 
     def some(self, members: Int64) -> Candidates:
         """Return the candidates of some of the questions."""
         return Candidates._make(column[members] for column in self)
 
-    def attendable(self, *factors: float) -> Float64:
+    def attendable(self, *factors: Any) -> Float64:
         """Return the scores (q, c) for a softmax, -inf where padded."""
         scores = self.scores(*factors).astype(np.float64)
         return np.where(self.documents < 0, -np.inf, scores)
@@ -509,6 +529,7 @@ def find_candidates(
     queries, keys = fitted.queries(memory, questions.embeddings), fitted.keys(memory)
     stored = fitted.queries(memory, training.embeddings)
     labels = training.relevant.tocsc()
+    sets_of = [np.arange(len(memory)) if one is None else np.flatnonzero(one) for one in among]
     tables: list[list[list[NDArray[Any]]]] = [[] for _ in among]
     ideals: list[list[Float64]] = [[] for _ in among]
     for part in blocks(questions.count, 4 * max(len(keys), labels.nnz)):
@@ -520,10 +541,10 @@ def find_candidates(
         if questions.left_out is not None:
             for column, blank in zip(columns, BLANKS[1:], strict=True):
                 column[questions.left_out[part].nonzero()] = blank
-        for documents, listed, ideal in zip(among, tables, ideals, strict=True):
-            there = np.arange(len(memory)) if documents is None else np.flatnonzero(documents)
-            parts = columns if documents is None else tuple(part[:, there] for part in columns)
-            listed.append(_block(there, *parts))
+        for there, listed, ideal in zip(sets_of, tables, ideals, strict=True):
+            every = len(there) == len(memory)
+            parts = columns if every else tuple(part[:, there] for part in columns)
+            listed.append(_block(memory, there, *parts))
             grades = parts[-1]
             first = np.take_along_axis(grades, top_places(grades, CUT), axis=1)
             ideal.append(ideal_dcg(first))
@@ -538,12 +559,17 @@ BLANKS = (-1, NEVER, NEVER, 0, 0, 0)
 """What the columns of `Candidates` are padded with."""
 
 
-def _block(there: Int64, *columns: Float32) -> list[NDArray[Any]]:
-    """Return the candidates among documents (n,), with the columns (b, n) of `Candidates`."""
+def _block(memory: Memory, there: Int64, *columns: Float32) -> list[NDArray[Any]]:
+    """Return the candidates among documents (n,), with the columns (b, n) of `Candidates`.
+
+    The newest ones, by each field with times, are candidates of every question.
+    """
     *scores, _ = columns
     members = np.zeros(columns[0].shape, dtype=bool)
     for column, least in zip(scores, BLANKS[1:], strict=False):
         members |= top_mask(column, DEPTH) & (column > least)
+    for ages in memory.ages.values():
+        members |= top_mask(-ages[None, there], DEPTH) & (columns[0] > NEVER)
     counts, places = np.count_nonzero(members, axis=1), np.nonzero(members)
     cells = np.arange(counts.max()) < counts[:, None]
     tables: list[NDArray[Any]] = []
@@ -570,3 +596,88 @@ def _by_example(similar: Float32, labels: Sparse) -> Float32:
         places = labels.indptr[documents][:, None] + np.arange(count)
         nearest[:, documents] = by_question[labels.indices[places]].max(axis=1).T
     return nearest
+
+
+def with_examples(memory: Memory, training: Questions) -> KeyTable:
+    """Return a memory with questions as keys of the documents relevant to them."""
+    question, document = training.relevant.nonzero()
+    documents = np.concatenate([memory.documents, memory.rows[document]])
+    order = np.argsort(documents, kind="stable")
+    return KeyTable.of_keys(
+        np.concatenate([memory.vectors, training.embeddings[question]])[order],
+        np.concatenate([memory.ids, np.full(len(question), -1, dtype=np.int64)])[order],
+        documents[order],
+        (np.arange(len(documents)) >= len(memory.ids))[order],
+    )
+
+
+# -- times -----------------------------------------------------------------------------------------
+# The share of questions whose answer is older by so many days falls with them as the weights do, so
+# that a half-life is fitted as a scale is: by the likelihood of the relevant documents. In scores
+# (logits at scale 1) it is a rate ρ, and a document that is a days older than the newest has -ρ·a.
+
+CLEAR = 5.0
+"""The least gain in log likelihood by which a half-life is tried. (By chance one in 1,300 fits to
+times that say nothing has it: Wilks 1938.)"""
+
+MOST_FIT = 1000
+"""Questions to which half-lives are fitted while they are tried."""
+
+
+class HalfLives:
+    """The rates of fields with times, fitted before anything else is learned.
+
+    Args:
+        questions: all of them.
+        start: (d_k, d), where W_Q and W_K begin.
+        words: λ and γ, by which words count meanwhile.
+    """
+
+    def __init__(
+        self, memory: Memory, questions: Questions, start: Float32, words: tuple[float, float]
+    ) -> None:
+        self._memory, self._words = memory, words
+        every, random = np.arange(questions.count), np.random.default_rng(0)
+        self._members = sampled(every, MOST_FIT, random)
+        self._candidates: Candidates | None = None
+        if memory.ages:
+            members, nothing = questions.some(self._members), questions.some(every[:0])
+            fitted = unlearned(memory, start)
+            (self._candidates,) = find_candidates(memory, fitted, nothing, members)
+
+    def fit(self, fold: QuestionFold) -> dict[str, Float32]:
+        """Return what the times of documents (n,) add to scores, by each field that clearly counts
+        for the questions that a fold learns from."""
+        if self._candidates is None:
+            return {}
+        candidates = self._candidates.some(np.flatnonzero(fold.trained[self._members]))
+        blocked = (candidates.documents >= 0) & fold.blocked[candidates.documents]
+        candidates = candidates._replace(grades=np.where(blocked, 0, candidates.grades))
+        rates = {
+            name: fit_rate(*self.of(name, (0.0, *self._words), [candidates]), CLEAR)[0]
+            for name in self._memory.ages
+        }
+        return {
+            name: bias_of(self._memory.ages[name], rate) for name, rate in rates.items() if rate
+        }
+
+    def of(
+        self, name: str, factors: Sequence[Any], sets: Sequence[Candidates]
+    ) -> tuple[Float64, Float64, Float64, float]:
+        """Return what the rate of a field is fitted to: see `fit_rate`.
+
+        Args:
+            factors: those of the scores of candidates, without times.
+        """
+        ages = self._memory.ages[name]
+        return (
+            stacked([one.attendable(*factors) for one in sets], -np.inf),
+            stacked([ages[one.documents] for one in sets], 0),
+            stacked([one.grades for one in sets], 0),
+            self._memory.scale,
+        )
+
+
+def bias_of(ages: Float64, rate: float) -> Float32:
+    """Return what ages (n,) in days add to scores: -ρ·a."""
+    return (-rate * ages).astype(np.float32)

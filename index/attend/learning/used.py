@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from attend.core.arrays import same_question
 from attend.core.types import Example, Float64, Int64, Json
@@ -25,7 +24,7 @@ ETA, SPREAD = 1.0, 0.5
 """How steeply the chance of a look falls with the rank, before the log says anything: 1 / rank to
 the power of about this (Joachims, Swaminathan and Schnabel 2017)."""
 
-STEEPEST = 3.0
+ETAS: Float64 = np.linspace(0.0, 3.0, 301)
 
 SHAPE = 20.0
 """Uses at a rank that its own estimate takes to count as much as the power of the rank."""
@@ -70,7 +69,7 @@ class UsedLabels(NamedTuple):
     figures: Mapping[str, Json]
 
 
-class Shown(NamedTuple):
+class ShownHits(NamedTuple):
     """The hits of searches with a report, one row each (n,).
 
     Attributes:
@@ -134,7 +133,7 @@ def examination(entries: Sequence[SearchEntry], ranks: int | None = None) -> Flo
     return _examination(_shown(entries, None)[0], ranks or longest)
 
 
-def _examination(shown: Shown, ranks: int) -> Float64:
+def _examination(shown: ShownHits, ranks: int) -> Float64:
     places = np.arange(1.0, ranks + 1)
     inside = shown.ranks < ranks
     pairs, rank, used = shown.pairs[inside], shown.ranks[inside], shown.used[inside] > 0
@@ -149,18 +148,15 @@ def _examination(shown: Shown, ranks: int) -> Float64:
     total = uses.sum(axis=1)
 
     # Of each pair, a use has a rank with the chance shows · look / sum, whatever the relevance.
-    def loss(eta: float) -> float:
-        look = places**-eta
-        gain = (uses.sum(axis=0) * np.log(look)).sum() - (total * np.log(shows @ look)).sum()
-        return float(-gain + ((eta - ETA) / SPREAD) ** 2 / 2)
-
-    power = places ** -float(minimize_scalar(loss, bounds=(0.0, STEEPEST), method="bounded").x)
+    powers = places ** -ETAS[:, None]  # (e, r)
+    gains = np.log(powers) @ uses.sum(axis=0) - total @ np.log(shows @ powers.T)
+    power = powers[np.argmax(gains - ((ETAS - ETA) / SPREAD) ** 2 / 2)]
     look, seen = power, uses.sum(axis=0)
     for _ in range(STEPS):  # a power of the rank is what SHAPE uses of each rank would say
         expected = (total[:, None] * shows / (shows @ look)[:, None]).sum(axis=0)
         look = (seen + SHAPE) / (expected + SHAPE / power)
         look = look / look[0]
-    return np.minimum(look, 1.0)
+    return np.asarray(np.minimum(look, 1.0))
 
 
 def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLabels:
@@ -178,8 +174,7 @@ def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLab
     """
     shown, names, questions, sources = _shown(entries, ids)
     looks = _examination(shown, int(shown.ranks.max(initial=0)) + 1)
-    own = shown.pairs < len(names)
-    shown = Shown._make(column[own] for column in shown)
+    shown = ShownHits._make(column[shown.pairs < len(names)] for column in shown)
     trust, weighed = _trust(shown, sources)
     numbers = np.array([question for question, _ in names], dtype=np.int64)
     labels, plain = (
@@ -217,7 +212,7 @@ class Habits(NamedTuple):
     prior: Float64
 
 
-def _labels(shown: Shown, questions: Int64, looks: Float64, trust: Float64) -> Float64:
+def _labels(shown: ShownHits, questions: Int64, looks: Float64, trust: Float64) -> Float64:
     """Return the label of each pair (p,): above 0 used, below 0 passed over, 0 for neither.
 
     Args:
@@ -233,11 +228,11 @@ def _labels(shown: Shown, questions: Int64, looks: Float64, trust: Float64) -> F
         chances = _chances(shown, questions, best, looks, weights, habits)
         mine = chances[shown.pairs] * weights
         others = (1 - chances[shown.pairs]) * weights
-        right = (used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH)
-        wrong = (used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH)
-        asked = max(len(np.unique(questions)), 1)
-        prior = np.bincount(best, chances, len(looks)) / asked
-        habits = Habits(min(right, MOST), min(wrong, right / 2), np.clip(prior, 1e-4, None))
+        right = float((used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH))
+        wrong = float((used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH))
+        prior = np.bincount(best, chances, len(looks)) / max(len(np.unique(questions)), 1)
+        right = min(right, MOST)
+        habits = Habits(right, min(wrong, right / 2), np.maximum(prior, 1e-4))
     chances = _chances(shown, questions, best, looks, weights, habits)
     # The chance that an answer that was shown at these ranks is used at least once.
     missed = np.bincount(shown.pairs, weights * np.log1p(-habits.right * look), count)
@@ -253,7 +248,7 @@ def _labels(shown: Shown, questions: Int64, looks: Float64, trust: Float64) -> F
 
 
 def _chances(
-    shown: Shown,
+    shown: ShownHits,
     questions: Int64,
     best: Int64,
     looks: Float64,
@@ -276,7 +271,7 @@ def _chances(
 
 def _shown(
     entries: Sequence[SearchEntry], ids: Mapping[int, str] | None
-) -> tuple[Shown, list[tuple[int, int]], list[str], list[str | None]]:
+) -> tuple[ShownHits, list[tuple[int, int]], list[str], list[str | None]]:
     """Return the hits of searches by text with a report; the question and row of each pair, the
     texts of questions, and the names of sources."""
     pairs: dict[tuple[int, int], int] = {}
@@ -301,18 +296,19 @@ def _shown(
                 rows.append((pair, rank, used, float(rank < last), search, source))
         if entry.pair is not None:
             swaps += [
-                (entry.pair, at, entry.used.get(at, 0.0)) for at in (entry.pair, entry.pair + 1)
+                (entry.pair, rank, entry.used.get(rank, 0.0))
+                for rank in (entry.pair, entry.pair + 1)
             ]
     # Over searches that exchanged two neighbours by chance, both ranks had as good documents.
     rows += [(len(pairs) + upper, rank, used, 0.0, -1, -1) for upper, rank, used in swaps]
     table = np.array(rows, dtype=np.float64).reshape(-1, 6).T
     numbers = (table[place].astype(np.int64) for place in (0, 1, 4, 5))
     pair, rank, searches, who = numbers
-    shown = Shown(pair, rank, table[2], table[3], searches, who)
+    shown = ShownHits(pair, rank, table[2], table[3], searches, who)
     return shown, list(pairs), texts, list(sources)
 
 
-def _trust(shown: Shown, sources: Sequence[str | None]) -> tuple[Float64, list[Json]]:
+def _trust(shown: ShownHits, sources: Sequence[str | None]) -> tuple[Float64, list[Json]]:
     """Return how much each source counts (s,), 0 to 1, and those that are weighed down.
 
     One that reports far more than the median source counts as one that does not; one that uses
@@ -328,16 +324,17 @@ def _trust(shown: Shown, sources: Sequence[str | None]) -> tuple[Float64, list[J
     volume = np.minimum(1.0, LOUDEST * max(typical, 1.0) / np.maximum(uses, 1.0))
     # Of each use, how often others used that document where they were shown it.
     size = int(shown.pairs.max(initial=-1)) + 1
-    own = shown.pairs * count + shown.sources
-    names, place = np.unique(own, return_inverse=True)
+    names, place = np.unique(shown.pairs * count + shown.sources, return_inverse=True)
     shows, hits = np.bincount(place), np.bincount(place, used)
     pair = names // count
     others = np.bincount(pair, shows, size)[pair] - shows
     agreed = np.bincount(pair, hits, size)[pair] - hits
-    told = (hits > 0) & (others > 0)
-    by = names[told] % count
-    could = np.bincount(by, hits[told], count)
-    rate = np.bincount(by, hits[told] * agreed[told] / others[told], count) / np.maximum(could, 1)
+    comparable = (hits > 0) & (others > 0)
+    by = names[comparable] % count
+    could = np.bincount(by, hits[comparable], count)
+    rate = np.bincount(
+        by, hits[comparable] * agreed[comparable] / others[comparable], count
+    ) / np.maximum(could, 1)
     compared = could >= FEWEST_UNIQUE
     usual = float(np.median(rate[compared])) if compared.sum() >= FEWEST_USEDS else 0.0
     agreement = np.where(compared & (usual > 0), np.minimum(1.0, rate / max(usual, 1e-9)), 1.0)

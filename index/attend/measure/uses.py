@@ -85,13 +85,13 @@ def compare_uses(
         advantage = Difference(interval.mean, interval.bounds, p)
         better = versions[int(interval.mean > 0)] if p <= 1 - LEVEL else None
     wins = int((scores < 0).sum()), int((scores > 0).sum())
-    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 6)
+    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 7)
     gains: list[Interval] = []
     figures: list[tuple[Any, Any, Any]] = [(None, None, None)] * 2
     if len(pages):
         sums = pages[:, 1:3]
         gains = ratio_intervals(np.column_stack([sums, sums[:, 1] - sums[:, 0]]), pages[:, 3])
-        coverage = pages[:, 4:].mean(axis=0).tolist()
+        coverage = pages[:, 4:6].mean(axis=0).tolist()
         figures = [(gains[side].mean, gains[side].bounds, coverage[side]) for side in (0, 1)]
     sides = [LoggedVersion(versions[side], wins[side], *figures[side]) for side in (0, 1)]
     more = _more(scores) if better is None else None
@@ -127,15 +127,13 @@ def gains_before(
         for entry in entries
         if entry.used and entry.query and entry.version == versions[1] and entry.draft is None
     ]
-    pages = _listed(since[::-1][:MAX_REVIEWED], versions, lists, MAX_REVIEWED)
+    pages = np.array(
+        list(_listed(since[::-1][:MAX_REVIEWED], versions, lists, examined, len(since)))
+    )
     weights = 1 / np.maximum(examined, LEAST_EXAMINED)
     alone = condensed(range(1, len(weights) + 1))
     most = max(float(((alone - alone[-1]) * weights).max()), UNCHANGED)
-    gains = np.zeros(len(pages))
-    for number, page in enumerate(pages):
-        change = (page.gains[:, 0] - page.gains[:, 1]) * weights[: len(page.used)]
-        gains[number] = page.used @ change / page.used.sum() / most
-    return gains
+    return (pages[:, 1] - pages[:, 2]) / pages[:, 6] / most if len(pages) else np.empty(0)
 
 
 def reviewed(versions: tuple[int, int], gains: Float64) -> Review:
@@ -192,7 +190,8 @@ def _measured(
     """Measure a used page by the ranks of its hits under either version.
 
     Returns: how much better the second version ranks what was used, from -1 to 1; the sums of gains
-        under both and of weights, for SNIPS; the shares of both versions' first hits on the page.
+        under both and of weights, for SNIPS; the shares of both versions' first hits on the page;
+        the sum of uses, 1 for the one that served most.
     """
     values = np.array([(entry.used or {}).get(rank, 0.0) for rank in range(len(entry.rows))])
     values /= values.max()
@@ -202,7 +201,7 @@ def _measured(
     score = np.clip(values @ ((after - before) / np.sqrt(chances)), -1, 1)
     weights = values / chances
     shown = [np.mean([0 < rank <= len(values) for rank in side]) for side in ranks]
-    numbers = score, weights @ before, weights @ after, weights.sum(), *shown
+    numbers = score, weights @ before, weights @ after, weights.sum(), *shown, values.sum()
     return tuple(map(float, numbers))
 
 

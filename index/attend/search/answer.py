@@ -105,14 +105,15 @@ def answers_of(
         InvalidRequest: a least confidence where none was fitted.
     """
     options, view = searches[0].request, attentions[0].scoring.view
-    null = attentions[0].scoring.plan.mechanism.null_logit
+    null, queries = attentions[0].scoring.plan.mechanism.null_logit, attentions[0].scoring.queries
     facets = None if options.facets is None else _facets(store, options, types.value_name)
     pairs = list(zip(searches, attentions, strict=True))
     listings = [listed(store, attention, search.request) for search, attention in pairs]
     read, read_page = _readers(store, options, attentions, listings)
     calibrated, least, scores, unknown = _calibration(attentions[0], foreign, options)
-    if facets or options.group_by is not None:
-        unknown = [*unknown, *_unknown_fields(store, options, facets, listings)]
+    if facets or options.group_by is not None or options.recency:
+        untimed = queries.recency is not None and not len(queries.recency.scores.rows)
+        unknown = [*unknown, *_unknown_fields(store, options, facets, listings, untimed)]
     if options.coverage is not None and (options.filter or options.mask):
         unknown = [*unknown, UNFILTERED]
     type = _type_of(attentions, options, types, read)
@@ -225,7 +226,8 @@ def _calibration(
             f"training fits it, for the defaults of attend, pool, scorer, temperature and "
             f"lexical, and a collection of {LEAST} texts or more has one of its own once it was "
             f"built or published, for the default scorer and pool. Train first (attend train), "
-            f"publish the collection, leave these options out, or leave out min_confidence.",
+            f"publish the collection, leave these options and recency out, or leave "
+            f"out min_confidence.",
             field="min_confidence",
         )
     return calibrated, least, scores, unknown or ()
@@ -248,17 +250,24 @@ def _unknown_fields(
     options: SearchOptions,
     facets: Facets | None,
     listings: Sequence[Listing],
+    untimed: bool,
 ) -> list[str]:
-    """Say which fields of facets and of group_by no document has, where they give nothing."""
+    """Say which fields of facets, group_by and recency no document has, where they give nothing.
+
+    Args:
+        untimed: no document has the time that recency asks for.
+    """
     empty = [name for name, facet in (facets or {}).items() if not facet.distinct]
     group = options.group_by
     hits = [hit for listing in listings for hit in listing.extras if group is not None]
     is_ungrouped = bool(hits) and all(hit["group"] is None for hit in hits)
-    if not empty and not is_ungrouped:
+    if not empty and not is_ungrouped and not untimed:
         return []
     sample = store.sample(HINT_SAMPLE)
     grouped = field_hints(sample, [str(group)] if is_ungrouped else [], "group_by")
-    return [*field_hints(sample, empty, "facets"), *grouped]
+    timed = [options.recency.field] if untimed and options.recency else []
+    hints = [*field_hints(sample, empty, "facets"), *grouped]
+    return [*hints, *field_hints(sample, timed, "recency")]
 
 
 def _hits(

@@ -34,7 +34,7 @@ from attend.core.errors import LimitExceeded, WrongKeys
 from attend.core.settings import Settings
 from attend.core.types import Float64, Floats, Int64
 from attend.keys.segment import BLOCK_KEYS
-from attend.search.queries import Queries, WordScores
+from attend.search.queries import NO_WORDS, Queries, WordScores
 from attend.search.scoring import MAX_SCORES, NOTHING, AttentionOptions, Scoring, plan_of
 
 SCAN_FLOATS = 64_000_000
@@ -106,8 +106,9 @@ def attend(
 
     1. a mixture over quantised keys: the candidates of each part, and a sample of the rest;
     2. weights over all documents, or a mixture: all keys, in blocks;
-    3. words, or a scorer that no index knows, in few documents: all keys, unless it reranks;
-    4. words beside a scorer that the index knows: candidates, until they are proved to be enough;
+    3. words, times, or a scorer that no index knows, in few documents: all keys, unless it reranks;
+    4. words or times beside a scorer that the index knows: candidates, until they are proved to be
+       enough;
     5. everything else: the candidates of the index.
 
     Args:
@@ -120,13 +121,14 @@ def attend(
         LimitExceeded: more weights than memory is for.
         WrongKeys: the snapshot is damaged, and the next one is not.
     """
-    words, is_mixture, keys = queries.words or (), queries.parts is not None, view.keys
+    words = queries.words or [NO_WORDS] * len(queries.embeddings)
+    is_mixture, keys = queries.parts is not None, view.keys
     number, recall = options.attend, options.recall
     has_words, longest = queries.words is not None, keys.longest
     plan = plan_of(
         view.version, settings, options, words=has_words, mixture=is_mixture, longest=longest
     )
-    is_worded = any(len(scores.rows) for scores in words)
+    is_worded = queries.recency is not None or any(len(scores.rows) for scores in words)
     # Of a few, a mask costs less than a choice.
     is_masked = rows is None and (number == "all" or is_mixture or (plan.native and not is_worded))
     if len(without) and not is_masked:
@@ -262,7 +264,8 @@ def _scanned(scoring: Scoring, rows: Int64 | None, attend: int) -> list[Attended
             field="attend",
         )
     best = _scan(scoring, rows, attend)
-    if scoring.queries.words is None and scoring.queries.items is None:
+    queries = scoring.queries
+    if queries.words is None and queries.items is None and queries.recency is None:
         return [attend_logits(Logits(top.documents, top.logits), scoring.mechanism) for top in best]
     # A scan has the precision of the keys, while candidates are scored in float64: whichever
     # way a search with words goes, its weights are the same.
@@ -287,6 +290,9 @@ def _proposed(
             np.union1d(near, scores.among(rows).best(target)[0])
             for near, scores in zip(candidates, scoring.queries.words, strict=True)
         ]
+    if (times := scoring.queries.recency) is not None:
+        newest = times.scores.among(rows).best(target)[0]
+        candidates = [np.union1d(near, newest) for near in candidates]
     candidates = [np.setdiff1d(near, scoring.masked) for near in candidates]
     attentions = []
     scorings = [scoring] if len(candidates) == 1 else scoring.each()
@@ -296,7 +302,7 @@ def _proposed(
     is_exact = native and least >= 1
     recall = least if native and least < 1 else None
     for one, logits in zip(scorings, scored, strict=True):
-        z = logits if scoring.queries.words is None else _with_words(one, logits)
+        z = _with_words(one, logits)
         top = attend_logits(z, scoring.mechanism, attend)
         attentions.append(Attention(top, is_exact, one, recall))
     return attentions
@@ -313,7 +319,8 @@ def _proven(
 
     An index of quantised keys misses some itself: there one costly look is enough.
     """
-    passing = [scores.among(rows) for scores in words]
+    passing, times = [scores.among(rows) for scores in words], scoring.queries.recency
+    timed_rows = NO_WORDS if times is None else times.scores.among(rows)
     documents = scoring.view.keys.documents if rows is None else len(rows)
     settled: dict[int, Attended] = {}
     pending = list(range(len(passing)))
@@ -322,9 +329,10 @@ def _proven(
     while pending and target * SCAN_SHARE <= documents:
         with timed("search"):
             proposed, share = scoring.view.keys.search(queries[pending], rows, target, recall)
-        least = min(least, share)
+        least, newest = min(least, share), timed_rows.best(target)
         for query, near in zip(pending, proposed, strict=True):
-            top = _settled(scorings[query], near, passing[query], target, attend, share < 1)
+            best = passing[query].best(target), newest
+            top = _settled(scorings[query], near, best, target, attend, share < 1)
             settled |= {} if top is None else {query: top}
         pending, target = [query for query in pending if query not in settled], target * WIDER
     for query in pending:
@@ -333,22 +341,28 @@ def _proven(
 
 
 def _settled(
-    scoring: Scoring, near: Int64, words: WordScores, target: int, attend: int, enough: bool
+    scoring: Scoring,
+    near: Int64,
+    best: tuple[tuple[Int64, float], tuple[Int64, float]],
+    target: int,
+    attend: int,
+    enough: bool,
 ) -> Attended | None:
     """Return the top documents among candidates, if these are enough, or no other can be one.
 
-    `near` holds the `target` best by keys, and `words` gives as many by words. What is in neither
-    has at most the sum of the last of each (the threshold algorithm: Fagin, Lotem and Naor 2003).
+    `near` holds the `target` best by keys, and `best` as many by words and by times. What is in
+    none has at most the sum of the last of each (the threshold algorithm: Fagin, Lotem and Naor
+    2003).
     """
-    worded, beyond = words.best(target)
+    (worded, beyond), (newest, later) = best
     by_keys = _logits(scoring, near)
-    others = _logits(scoring, np.setdiff1d(worded, near))
+    others = _logits(scoring, np.setdiff1d(np.union1d(worded, newest), near))
     dense = Logits(*(np.concatenate(pair, axis=-1) for pair in zip(by_keys, others, strict=True)))
     top = attend_logits(_with_words(scoring, dense), scoring.mechanism, attend)
     if enough or len(near) < target:  # or these are all documents
         return top
     last = kth_largest(by_keys.z[0], target)[0]
-    bound = last + scoring.mechanism.scale[0] * beyond
+    bound = last + scoring.mechanism.scale[0] * beyond + scoring.plan.temperature * later
     return top if top.logits[0, attend - 1] >= bound else None
 
 
@@ -391,7 +405,7 @@ def _block_logits(scoring: Scoring, documents: KeyTable) -> Logits:
 
 
 def _with_words(scoring: Scoring, by_keys: Logits) -> Logits:
-    bias = scoring.word_bias(by_keys.documents)
+    bias = scoring.added(by_keys.documents)
     return by_keys if bias is None else Logits(by_keys.documents, by_keys.z + bias[0])
 
 

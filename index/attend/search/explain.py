@@ -7,6 +7,7 @@ difference that this makes:
     learned   W_Q, W_K, learned offsets and example queries as keys, scorer and scale of the version
     memory    stored feedback, which moves the query, and the votes of a trained version
     lexical   BM25 times its weight
+    recency   -ln 2 times the age in half-lives, at the fitted temperature
     layer     the second layer
     rerank    the tokens of the best documents, compared one by one
 
@@ -67,13 +68,16 @@ class ScoreParts:
         second = attention.first or attended
         keyed = _logits_of(attention.plain or second, rows)
         layered, z = _logits_of(second, rows), attended.logits[:, places]
-        lexical = np.zeros((heads, len(rows)))
-        if (bias := scoring.word_bias(rows)) is not None:
+        lexical, recency = np.zeros((2, heads, len(rows)))
+        if (bias := scoring.added(rows)) is not None:
             lexical += bias[0]
+        if (times := scoring.queries.recency) is not None:
+            recency += scoring.plan.temperature * times.scores.of(rows)
+            lexical -= recency
         if scoring.queries.votes is not None:  # these are what feedback added
             votes = scoring.queries.votes[0].of(rows)
             lexical -= scoring.mechanism.scale[:, None] * votes
-        dense = keyed - lexical
+        dense = keyed - lexical - recency
         unmoved = dense
         if scoring.queries.before is not None and len(rows):
             unmoved = unmoved_logits(scoring, rows)
@@ -85,6 +89,7 @@ class ScoreParts:
             "learned": unmoved - meaning,
             "memory": dense - unmoved,
             "lexical": lexical,
+            "recency": recency,
             "layer": layered - keyed,
             "rerank": z - layered,
         }
@@ -197,9 +202,10 @@ def explanations(
 
 
 def _ranks_before_words(attention: Attention, rows: Int64) -> Int64:
-    """Return the ranks (k,) of documents by keys and feedback alone, from 1."""
+    """Return the ranks (k,) of documents by keys and feedback alone, without words and times,
+    from 1."""
     scoring, top = attention.scoring, attention.plain or attention.first or attention.attended
-    gates, bias = scoring.mechanism.gates, scoring.word_bias(top.documents)
+    gates, bias = scoring.mechanism.gates, scoring.added(top.documents)
     dense = gates @ top.logits
     if bias is not None:
         dense = dense - gates @ bias[0]

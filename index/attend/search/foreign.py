@@ -243,8 +243,8 @@ def best_score(attention: Attention, without: int | None = None) -> float | None
     scores = attended.logits[0]
     if scoring.queries.before is not None:
         scores = unmoved_logits(scoring, attended.documents)[0]
-    elif scoring.queries.words is not None:
-        bias = scoring.word_bias(attended.documents)
+    else:
+        bias = scoring.added(attended.documents)
         scores = scores if bias is None else scores - bias[0, 0]
     if without is not None:
         scores = scores[attended.documents != without]

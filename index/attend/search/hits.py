@@ -8,6 +8,7 @@ import json
 import math
 import sqlite3
 import threading
+import time
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 from attend.api.answers import AttendedShare, Coverage, Highlight
 from attend.api.base import MAX_DIVERSE
 from attend.api.recommend import RecommendRequest
-from attend.api.search import SearchRequest
+from attend.api.search import SearchOptions, SearchRequest
 from attend.attention import Attended, Softmax, inclusion
 from attend.collection.versions import Vanished, View
 from attend.core.arrays import locate, unit
@@ -26,7 +27,7 @@ from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.core.settings import LEAST_COVERAGE
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.search.attend import Attention
-from attend.search.queries import Queries
+from attend.search.queries import Queries, RecencyScores, score_times
 from attend.search.scoring import Scoring
 from attend.search.values import values_of
 from attend.store import CollectionStore, StoredDocument, StoredKey
@@ -101,6 +102,8 @@ def listed(store: CollectionStore, attention: Attention, request: SearchRequest)
         documents, scores = attended.documents[ranks], attended.scores[ranks]
         view, last = attention.scoring.view, request.offset + request.k
         ranks = ranks[diversified(view, documents, scores, request.diversity, last)]
+    times = attention.scoring.queries.recency
+    moment = [] if times is None else [times.now]  # which all pages share
     belongs_to = ""  # the request but for the page, and the version
     if request.cursor is not None or len(ranks) > request.offset + request.k:
         query = request.query.vector or ()
@@ -110,7 +113,7 @@ def listed(store: CollectionStore, attention: Attention, request: SearchRequest)
         version = str(attention.scoring.view.version.number)
         belongs_to = fingerprint(version, options, *vector)
     if request.cursor is not None:
-        score, row = place(request.cursor, belongs_to, 2)
+        score, row = place(request.cursor, belongs_to, 2 + len(moment))[:2]
         scores, rows = attended.scores[ranks], attended.documents[ranks]
         # Of equal scores the lower row comes first.
         ranks = ranks[(scores < score) | ((scores == score) & (rows > row))]
@@ -127,7 +130,7 @@ def listed(store: CollectionStore, attention: Attention, request: SearchRequest)
             }
     if not len(page) or len(ranks) <= request.offset + request.k:
         return Listing(page, None, extras)
-    end = (float(attended.scores[page[-1]]), int(attended.documents[page[-1]]))
+    end = [float(attended.scores[page[-1]]), int(attended.documents[page[-1]]), *moment]
     return Listing(page, cursor(belongs_to, end), extras)
 
 
@@ -225,16 +228,11 @@ def place(cursor: str, request: str, length: int) -> list[float]:
     Raises:
         InvalidRequest: it is not a cursor, or one of another request.
     """
-    try:
-        cursor = str(cursor)
-        belongs_to, *numbers = json.loads(decoded(cursor))
-    except (ValueError, TypeError, RecursionError):
-        belongs_to, numbers = None, []
-    # Python's JSON reads NaN and Infinity, and integers of any length.
-    sound = all(isinstance(number, int | float) and abs(number) < 2**63 for number in numbers)
-    if not isinstance(belongs_to, str) or len(numbers) != length or not sound:
+    belongs_to, numbers = _read(cursor)
+    if belongs_to is None or len(numbers) != length:
         raise InvalidRequest(
-            f"{cursor[:40]!r} is not a cursor; send the `next` of the previous page unchanged.",
+            f"{str(cursor)[:40]!r} is not a cursor; send the `next` of the previous page "
+            f"unchanged.",
             field="cursor",
         )
     if belongs_to != request:
@@ -244,6 +242,31 @@ def place(cursor: str, request: str, length: int) -> list[float]:
             field="cursor",
         )
     return [float(number) if isinstance(number, float) else number for number in numbers]
+
+
+def _read(cursor: str) -> tuple[str | None, list[Any]]:
+    """Return what a cursor belongs to, None where it is not one, and its numbers."""
+    try:
+        belongs_to, *numbers = json.loads(decoded(str(cursor)))
+    except (ValueError, TypeError, RecursionError):
+        return None, []
+    # Python's JSON reads NaN and Infinity, and integers of any length.
+    sound = all(isinstance(number, int | float) and abs(number) < 2**63 for number in numbers)
+    return (belongs_to, numbers) if isinstance(belongs_to, str) and sound else (None, [])
+
+
+def timed_scores(
+    store: CollectionStore, options: SearchOptions, view: View
+) -> RecencyScores | None:
+    """Return what the times of documents add to the logits of a search.
+
+    Its own time is the requested one, that of the first of its pages, or the clock's.
+    """
+    now = options.now
+    if now is None:
+        numbers = _read(options.cursor)[1] if options.cursor else []
+        now = numbers[2] if len(numbers) == 3 else time.time()
+    return score_times(store, options.recency, view.version.tuning, float(now))
 
 
 # -- contents -------------------------------------------------------------------------------

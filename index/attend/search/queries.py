@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from attend.api.search import Query, QueryPart, SearchRequest
+from attend.api.search import Query, QueryPart, Recency, SearchRequest
 from attend.collection.versions import Version, View
 from attend.core.arrays import locate, top, unit
 from attend.core.deadline import limits
@@ -47,6 +48,7 @@ class Queries(NamedTuple):
     Attributes:
         embeddings: (q, d); of a mixture, its parts (p, d), of which each attends by itself.
         words: the BM25 scores of each embedding; None where they do not count.
+        recency: what times add to the logits of all; None where they do not count.
         parts: (p,) the weights of the parts of a mixture, summing to one; None for other queries.
         items: the item weights of the parts of a history; None without any.
         before: the embeddings before feedback moved them, and the `memory` that did; None where
@@ -65,6 +67,7 @@ class Queries(NamedTuple):
 
     embeddings: Float32
     words: Sequence[WordScores] | None = None
+    recency: RecencyScores | None = None
     parts: Float64 | None = None
     items: PartScores | None = None
     before: Float32 | None = None
@@ -301,33 +304,35 @@ class WordScores(NamedTuple):
         rows: (n,) documents, ascending.
         scores: (n,) λ · c(q) · lex(d), on the scorer's scale, from above 0 to λ.
         terms: the query's words that were looked up.
+        other: the score of all other documents.
     """
 
     rows: Int64
     scores: Float64
     terms: tuple[str, ...]
+    other: float = 0.0
 
     def of(self, documents: Int64) -> Float64:
-        """Return the scores (m,) of documents (m,) in any order; 0 without a shared word."""
+        """Return the scores (m,) of documents (m,) in any order."""
         if not len(self.rows):
-            return np.zeros(len(documents))
+            return np.full(len(documents), self.other)
         places, present = locate(self.rows, documents)
-        return np.where(present, self.scores[places], 0.0)
+        return np.where(present, self.scores[places], self.other)
 
     def among(self, rows: Int64 | None) -> WordScores:
         """Leave out the documents that a filter holds back; the scores stay as they are."""
         if rows is None:
             return self
         passing = locate(rows, self.rows).present
-        return WordScores(self.rows[passing], self.scores[passing], self.terms)
+        return self._replace(rows=self.rows[passing], scores=self.scores[passing])
 
     def best(self, count: int) -> tuple[Int64, float]:
         """Return the `count` documents of the largest scores, and the largest score beyond."""
         if len(self.rows) <= count:
-            return self.rows, 0.0
+            return self.rows, self.other
         order = top(self.scores, count + 1)
-        # Without a word the score is 0, and votes may be below that.
-        return self.rows[order[:-1]], max(0.0, float(self.scores[order[-1]]))
+        # Votes may be below the score of a document without a word.
+        return self.rows[order[:-1]], max(self.other, float(self.scores[order[-1]]))
 
 
 NO_WORDS = WordScores(np.empty(0, dtype=np.int64), np.empty(0), ())
@@ -394,6 +399,56 @@ def _joined(parts: Sequence[tuple[WordScores, float]]) -> WordScores:
     scores = np.bincount(places, shares, len(rows)).astype(np.float64)
     terms = dict.fromkeys(term for words, _ in parts for term in words.terms)
     return WordScores(rows, scores, tuple(terms))
+
+
+# -- times ----------------------------------------------------------------------------------
+
+DAY = 86_400.0
+LEAST_RECENCY = -1e9
+"""Of a logit: far below what any weight has, and far above what float32 cannot hold."""
+
+
+class RecencyScores:
+    """What the times of documents add to their logits, at the fitted temperature.
+
+    As with distances (ALiBi: Press, Smith and Lewis 2022), a bias that is linear in the age makes a
+    weight that decays with it by a constant factor.
+
+    Attributes:
+        scores: -ln 2 · age / half-life; of a document without a time that of the median age.
+        newest: the largest of these, 0 without any.
+        now: the time of the search, in seconds since 1970.
+    """
+
+    def __init__(self, rows: Int64, seconds: Float64, half_life: float, now: float) -> None:
+        """
+        Args:
+            rows, seconds: (n,) the documents with times, ascending, and these.
+            half_life: in days.
+        """
+        self.scores, self.newest, self.now = NO_WORDS, 0.0, now
+        if len(rows):
+            ages = np.maximum(now - seconds, 0.0) / DAY  # what is of the future is new
+            biases = np.maximum(-math.log(2) * (ages / half_life), LEAST_RECENCY)
+            self.scores = WordScores(rows, biases, (), float(np.median(biases)))
+            self.newest = float(biases.max())
+
+
+def score_times(
+    store: CollectionStore, option: Recency | Literal[False] | None, tuning: Tuning, now: float
+) -> RecencyScores | None:
+    """Return what the times of documents add to their logits; None where they do not count.
+
+    Args:
+        option: of a request; False for none, None for what the version learned.
+    """
+    if option is None and tuning.recency is not None:
+        field, half_life = tuning.recency
+    elif option:
+        field, half_life = option.field, option.half_life
+    else:
+        return None
+    return RecencyScores(*store.times(field), half_life, now)
 
 
 # -- feedback ------------------------------------------------------------------------------

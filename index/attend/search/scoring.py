@@ -50,6 +50,7 @@ class AttentionOptions(NamedTuple):
         lexical: the BM25 weight; True for the default one.
         best: with attend "all", the number of best documents to return; None for every one.
         recall: the share of the nearest keys that an approximate index finds.
+        recency: the field and the half-life by which times count; False for not at all.
     """
 
     attend: int | Literal["all"] = 100
@@ -59,13 +60,14 @@ class AttentionOptions(NamedTuple):
     pool: Literal["max", "sum"] | None = None
     temperature: float = 1.0
     lexical: bool | float | None = None
+    recency: tuple[str, float] | Literal[False] | None = None
     best: int | None = None
     recall: float | None = None
 
     @classmethod
     def of(cls, options: SearchOptions) -> AttentionOptions:
         """Return the options of a search."""
-        ends = options.group_by is None and options.cursor is None
+        ends, time = options.group_by is None and options.cursor is None, options.recency
         listed = MAX_DIVERSE if options.diversity else options.k + options.offset
         return cls(
             options.attend,
@@ -75,6 +77,7 @@ class AttentionOptions(NamedTuple):
             options.pool,
             options.temperature,
             options.lexical,
+            (time.field, time.half_life) if time else (None if time is None else False),
             # One more than are listed, to know whether more follow.
             listed + 1 if ends else None,
             options.recall,
@@ -95,6 +98,7 @@ class ScoringPlan:
         reranks: true if the scorer was fitted to candidates, and looks at no others.
         calibrated: true if scale and no-answer score were fitted for these options.
         layer: β of the second layer, for queries with text; 0 is off.
+        temperature: the fitted one.
         untrained: how an untrained version would score; None where this version is one.
     """
 
@@ -107,6 +111,7 @@ class ScoringPlan:
     reranks: bool
     calibrated: bool
     layer: float
+    temperature: float
     untrained: Mechanism | None
 
 
@@ -161,7 +166,10 @@ def _plan(
     # attend to their own best, for which a no-answer score is fitted.
     by_words = word_weight(options.lexical if words else False, tuning)
     as_chosen = not (rescaled or mixture) and by_words == word_weight(None, tuning)
-    as_fitted = as_chosen and tuning.attend in (None, options.attend) and options.heads is None
+    as_timed = options.recency in (None, tuning.recency or False)
+    as_fitted = as_chosen and as_timed and tuning.attend in (None, options.attend)
+    as_fitted = as_fitted and options.heads is None
+    temperature = 1.0 if rescaled else tuning.temperature
     raw = stored.key_fingerprint == RAW_KEYS and not version.moved
     projection = stored.form_for(scorer) if raw else stored
     stored_form = projection.key_fingerprint == stored.key_fingerprint
@@ -170,7 +178,7 @@ def _plan(
         _by_head(scale or default_scale(name, unit, stored.d_k), gates),
         gates,
         pool,
-        options.temperature * (1.0 if rescaled else tuning.temperature),
+        options.temperature * temperature,
         None if tuning.null is None or not as_fitted else _by_head(tuning.null, gates),
         _additive(stored),
         np.array(tuning.levels) if tuning.levels and len(gates) == 1 else None,
@@ -189,6 +197,7 @@ def _plan(
         reranks=scorer == "additive" and tuning.scorer == scorer,
         calibrated=mechanism.null_logit is not None and options.temperature == 1,
         layer=tuning.layer if as_chosen and unit and ordered and len(gates) == 1 else 0.0,
+        temperature=temperature,
         untrained=_untrained(version, settings, options),
     )
 
@@ -281,6 +290,12 @@ class Scoring:
             mechanism = replace(mechanism, gates=gates / gates.sum(), scale=scale)
             heads = heads.reshape(1, mechanism.heads, heads.shape[2])
             shift = shift.reshape(1, mechanism.heads)
+        times, null, levels = queries.recency, mechanism.null_logit, mechanism.levels
+        if times is not None and null is not None:
+            # That all documents grow older makes no answer less likely; levels follow anyway.
+            share = 1.0 if levels is None else 1.0 - float(levels.sum())
+            aged = null + share * plan.temperature * times.newest
+            mechanism = replace(mechanism, null_logit=aged)
         scaled = np.asarray(shift * mechanism.scale, dtype=np.float64)
         return cls(view, plan, mechanism, queries, heads, scaled, masked)
 
@@ -317,25 +332,29 @@ class Scoring:
     def bias(self, documents: Int64) -> Float64:
         """Return what is added to the logits of documents (n,): (q, H, n), or (q, H, 1)."""
         bias = self.shift[:, :, None]
-        if (words := self.word_bias(documents)) is not None:
-            bias = bias + words
+        if (added := self.added(documents)) is not None:
+            bias = bias + added
         if len(self.masked):
             bias = bias + np.where(locate(self.masked, documents).present, -np.inf, 0.0)
         return bias
 
-    def word_bias(self, documents: Int64) -> Float64 | None:
-        """Return what BM25, or a history, adds to the logits of documents (n,): (q, H, n)."""
-        words, items = self.queries.words, self.queries.items
+    def added(self, documents: Int64) -> Float64 | None:
+        """Return what BM25 or a history, and times, add to the logits of documents (n,): (q, H, n);
+        None for nothing."""
+        words, items, times = self.queries.words, self.queries.items, self.queries.recency
         shares: Floats  # (q or p, n)
         if items is not None:
             shares = items.of(documents)
         elif words is not None:
             shares = np.stack([scores.of(documents) for scores in words])
+        elif times is not None:
+            shares = np.zeros((len(self.queries.embeddings), len(documents)))
         else:
             return None
         shape = (len(self.heads), self.mechanism.heads, len(documents))
         by_head = np.repeat(shares, self.plan.projection.heads, axis=0).reshape(shape)
-        return np.asarray(by_head * self.mechanism.scale[:, None])
+        bias = np.asarray(by_head * self.mechanism.scale[:, None])
+        return bias if times is None else bias + self.plan.temperature * times.scores.of(documents)
 
     def log_weights(self, attended: Attended) -> Float64:
         """Return the log weights of attended documents (n,), also of those far too far off."""

@@ -123,7 +123,7 @@ def _reranked(
         return attended
     matched = matches(store, scoring, read_documents(store, rows))
     logits = attended.logits[:, : len(rows)]  # (H, n)
-    bias = scoring.word_bias(rows)
+    bias = scoring.added(rows)
     by_keys = logits if bias is None else logits - bias[0]
     with timed("attend"):
         difference = _max_sims(scoring, text, matched, store, encoder) - by_keys

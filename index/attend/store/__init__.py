@@ -401,6 +401,14 @@ class CollectionStore(Protocol):
         """
         raise self.unsupported("facets")
 
+    def times(self, field: str) -> tuple[Int64, Float64]:
+        """Return the rows of the documents that have a time in a field, ascending, and these.
+
+        A time is a number, or an ISO date as seconds since 1970; of a list the latest. Neither
+        array is to be written to.
+        """
+        raise self.unsupported("recency")
+
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
         """Return the stored hashes of documents; unknown ids are absent."""
 

@@ -29,7 +29,7 @@ Encode = Callable[[Sequence[str]], Float32]
 OWN_SETTINGS = (
     "encoder", "dimension", "uuid", "change", "settings_change", "projection", "recommend",
     "predict", "foreign", "published", "texts", "forgotten",
-    "examples_replaced", "replaced", "spare_of",
+    "examples_replaced", "replaced", "spare_of", "bridge",
 )  # fmt: skip
 """Settings that hold for one database or one encoder alone; so do the counts of tests of its
 versions (`attend.learning`)."""

@@ -6,7 +6,6 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,7 +18,7 @@ from attend.core.arrays import KeyTable
 from attend.core.deadline import NO_DEADLINE, checked, until
 from attend.core.errors import Conflict
 from attend.core.liking import Liking, liked_mask
-from attend.core.types import Float32, Int64, Json
+from attend.core.types import Float32, Float64, Int64, Json
 from attend.store import (
     USED,
     CollectionStore,
@@ -234,6 +233,10 @@ class Store(CollectionStore):
             rows = None if predicate is None else self._selection.rows(db, predicate)
             return self._selection.facets(db, fields, rows, limit)
 
+    def times(self, field: str) -> tuple[Int64, Float64]:
+        with self.connections.reading() as db:
+            return self._selection.times(db, field)
+
     def write(self, entries: Sequence[Entry], decided: Mapping[str, Json] | None = None) -> None:
         blocks = list(sql.upserts(entries))  # before others have to wait
         with self._changing() as db:
@@ -380,34 +383,20 @@ class Store(CollectionStore):
     ) -> tuple[int, int]:
         with self._changing() as db:
             rows = sql.known_rows(db, [example.document for example in examples], "examples")
-            used = {example.question for example in examples}
             if forget:
                 db.execute("DELETE FROM examples")
-            ids = {place: sql.question_id(db, questions[place]) for place in sorted(used)}
+            used = sorted({example.question for example in examples})
+            ids = {place: sql.question_id(db, questions[place]) for place in used}
             before = sql.row_count(db, "examples")
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            db.conn.executemany(
-                "INSERT INTO examples (question, document, weight, position, source, created) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (question, document) DO UPDATE SET "
-                "weight = excluded.weight, position = excluded.position, "
-                "source = excluded.source, created = excluded.created "
-                "WHERE ? IS NULL OR examples.source = excluded.source",
-                [
-                    (ids[place], rows[document], float(weight), position, source, created, only)
-                    for place, document, weight, position, source in examples
-                ],
-            )
+            values = [(ids[item.question], rows[item.document], *item[2:]) for item in examples]
+            sql.put_examples(db, values, only)
+            sql.count_up(db, "examples_replaced")
             added = sql.row_count(db, "examples") - before
             if only is not None:  # those that stay keep their ids, and so what was learned of them
-                pairs = {(ids[item.question], rows[item.document]) for item in examples}
-                stored = db.execute(
-                    "SELECT id, question, document FROM examples WHERE source = ?", [only]
-                ).fetchall()
-                gone = [id for id, *pair in stored if tuple(pair) not in pairs]
-                # Now, and not above: a question goes with its last example.
-                db.execute(f"DELETE FROM examples WHERE id {LISTED}", [json.dumps(gone)])
-            if examples:
-                sql.count_up(db, "examples_replaced")
+                # Now, and not before: a question goes with its last example.
+                sql.delete_examples_but(
+                    db, only, {(ids[item.question], rows[item.document]) for item in examples}
+                )
             return added, len(examples) - added
 
     def examples(self) -> ExampleSet:

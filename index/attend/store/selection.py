@@ -25,13 +25,14 @@ from sqlite_utils import Database
 from attend.api.answers import Facet, FacetValue
 from attend.api.base import MAX_FACETS
 from attend.core.errors import AttendError, InvalidRequest
-from attend.core.types import Int64, Json
+from attend.core.types import Float64, Int64, Json
 from attend.store import Column
 from attend.store.connections import Connections
 from attend.store.filters import (
     BOOLEAN,
     ID,
     NULL,
+    NUMBER,
     TEXT,
     WORDS,
     All,
@@ -302,6 +303,9 @@ class Selection:
         self._results = LimitedCache[tuple[int, str], Int64](
             CACHED_ROWS, lambda rows: len(rows) + OVERHEAD
         )
+        self._times = LimitedCache[tuple[int, str], tuple[Int64, Float64]](
+            CACHED_ROWS, lambda times: 2 * len(times[0]) + OVERHEAD
+        )
 
     def rows(self, db: Database, predicate: Predicate) -> Int64:
         """Return the rows that pass in one read transaction, ascending; not to be written to."""
@@ -332,6 +336,25 @@ class Selection:
             if name not in ready:
                 self._indexes.scanned({name}, time.perf_counter() - started)
         return facets
+
+    def times(self, db: Database, field: str) -> tuple[Int64, Float64]:
+        """Return the times of documents; see `CollectionStore.times`."""
+        check_name(field)
+        key, started = (read_state(db).change, field), time.perf_counter()
+        if (stored := self._times.get(key)) is not None:
+            return stored
+        index = self._indexes.ready(db, [field]).get(field)
+        values = db.execute(
+            f"SELECT row, max(CASE kind WHEN {NUMBER} THEN value "
+            f"ELSE moment(CAST(value AS BLOB)) END) AS seconds "
+            f"FROM ({_entries(field, index, '1')}) WHERE kind IN ({NUMBER}, {WORDS}) "
+            f"GROUP BY row HAVING seconds IS NOT NULL ORDER BY row"
+        ).fetchall()
+        if index is None:
+            self._indexes.scanned({field}, time.perf_counter() - started)
+        rows, seconds = zip(*values, strict=True) if values else ((), ())
+        both = np.array(rows, dtype=np.int64), np.array(seconds, dtype=np.float64)
+        return self._times.put(key, both)
 
 
 _EVERYTHING = compile_filter({})

@@ -13,7 +13,7 @@ import json
 import math
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
@@ -622,3 +622,27 @@ def read_terms(db: Database, version: int) -> dict[str, Terms]:
         _, documents, vectors = columns_of(list(group), 3)
         terms[name] = Terms(np.array(documents, dtype=np.int64), stacked(vectors))
     return terms
+
+
+def put_examples(db: Database, values: Sequence[tuple[Any, ...]], only: str | None = None) -> None:
+    """Store examples: the question, the row of the document, weight, position and source of each.
+
+    Args:
+        only: the source of all, which take the place of no example of another.
+    """
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    db.conn.executemany(
+        "INSERT INTO examples (question, document, weight, position, source, created) "
+        "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (question, document) DO UPDATE SET "
+        "weight = excluded.weight, position = excluded.position, "
+        "source = excluded.source, created = excluded.created "
+        "WHERE ? IS NULL OR examples.source = excluded.source",
+        [(*value, created, only) for value in values],
+    )
+
+
+def delete_examples_but(db: Database, source: str, pairs: Collection[tuple[int, int]]) -> None:
+    """Delete the examples of a source, but those of some questions and documents."""
+    stored = db.execute("SELECT id, question, document FROM examples WHERE source = ?", [source])
+    gone = [id for id, *pair in stored.fetchall() if tuple(pair) not in pairs]
+    db.execute(f"DELETE FROM examples WHERE id {LISTED}", [json.dumps(gone)])

@@ -107,6 +107,16 @@ class Ingest:
         key_rows = [KeyRow(name, 0, 0, vector) for name in vectors for vector in vectors[name]]
         return Entry(document, hashes, key_rows)
 
+    def encode(self, documents: Sequence[Document]) -> tuple[list[Entry], int]:
+        """Return documents with the keys of their texts, and the number of texts encoded.
+
+        Raises:
+            InvalidRequest: this collection cannot take one of them.
+        """
+        entries = [self.prepare(document) for document in documents]
+        keys, count = self._keys(entries, None)
+        return [replace(entry, keys=keys[entry.document.id]) for entry in entries], count
+
     def _write_once(
         self, documents: Sequence[Document | Entry], progress: OnStage | None
     ) -> Written:

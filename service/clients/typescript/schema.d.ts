@@ -1854,6 +1854,14 @@ export interface components {
              *     nothing is missing.
              */
             hints: string[] | null;
+            /**
+             * @description The state of a change of the encoder while mapped keys of the encoder before stand for texts
+             *     that are not encoded yet: `pending` documents, the encoder before, whether mapped keys answer,
+             *     the kind of map and its recall. Null where nothing is mapped.
+             */
+            bridge: {
+                [key: string]: unknown;
+            } | null;
             settings: {
                 [key: string]: unknown;
             };

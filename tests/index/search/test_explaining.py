@@ -24,6 +24,7 @@ from tests.index.helpers import vector_data
 from tests.index.world import Fitted, World
 
 WIDTH, SCALE = 384, 20.0
+NOW, DAY, HALF_LIFE = 1_700_000_000.0, 86_400.0, 40.0
 QUERIES = (
     "copy a file to another folder",
     "the mean of a list of numbers",
@@ -77,7 +78,12 @@ def exact() -> Any:
 def world(tmp_path_factory: pytest.TempPathFactory, exact: Any) -> Iterator[World]:
     """A collection by the packaged encoder, with feedback."""
     world = World(tmp_path_factory.mktemp("explaining"), exact)
-    world.collection.upsert([{"id": id, "text": text} for id, text in texts().items()])
+    world.collection.upsert(
+        [
+            {"id": id, "text": text, "payload": {"time": NOW - DAY * place}}
+            for place, (id, text) in enumerate(texts().items())
+        ]
+    )
     world.teach("copy a file", ["shutil.copy", "shutil.copy2"])
     world.teach("a typical value", ["statistics.median"])
     yield world
@@ -120,10 +126,13 @@ def test_the_parts_of_200_scores_and_their_pairs_of_words_add_up(
     fitted = plain if name == "untrained" else learned(world, SETTINGS[name])
     scale = fitted.tuning.scale or (SCALE,)
     options: dict[str, Any] = {"k": 5, "explain": "tokens", "projection": fitted.number}
-    pairs = 0
+    pairs, places = 0, {id: place for place, id in enumerate(texts())}
     for number, query in enumerate(QUERIES[first % 2 :: 2]):
         words = number % 2 == 0
         options["lexical"] = None if words else False
+        timed = number % 4 > 1
+        options |= {"recency": f"time:{HALF_LIFE}" if timed else None, "now": NOW}
+        tau = fitted.tuning.temperature
         answer = world.collection.search(query, **options)
         untrained = world.logits(plain, query, scale=[SCALE])
         unmoved = world.logits(fitted, query, scale=scale)
@@ -138,6 +147,8 @@ def test_the_parts_of_200_scores_and_their_pairs_of_words_add_up(
             assert (parts["learned"] == 0) is (name == "untrained")
             assert parts["lexical"] > 0 or not any(map(found, why["words"]["passage"]))
             assert words or parts["lexical"] == 0
+            aged = -np.log(2) * places[hit.id] / HALF_LIFE * tau * counts.sum()
+            assert parts["recency"] == pytest.approx(aged if timed else 0, abs=1e-4)
             expected = centred_words(world, fitted, query, why["passage"], hit.id, counts, scale)
             found_words = why["words"]
             np.testing.assert_allclose(found_words["shares"], expected, atol=1e-4)

@@ -8,6 +8,7 @@ const PARTS = [
   ["learned", "Learned", "what this version changes of it"],
   ["memory", "Feedback", "what stored judgements move"],
   ["lexical", "Words", "BM25 times its weight"],
+  ["recency", "Time", "how old the document is"],
   ["layer", "Second layer", "what the best documents say in other words"],
   ["rerank", "Re-ranking", "the texts compared word by word"],
   ["partition", "Softmax", "less the log of the sum over all documents"],
