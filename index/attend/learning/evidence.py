@@ -58,8 +58,8 @@ def with_evidence(
         evidence, figures = evidence_of(version), gone.get(str(version.version))
         if isinstance(figures, Mapping):
             verdict = (
-                f"{evidence.verdict} Sent back by use: of {figures['searches']:,} searches, version "
-                f"{figures['to']} has the used hits further up ({_p(figures['p'])})."
+                f"{evidence.verdict} Sent back by use: version {figures['to']} has the used hits of "
+                f"{figures['searches']:,} searches further up ({_p(figures['p'])})."
             )
             evidence = replace(evidence, verdict=verdict, rolled_back=True)
         results.append(replace(version, evidence=evidence))
