@@ -55,11 +55,12 @@ def with_evidence(
     """
     gone, results = sent_back(settings), []
     for version in versions:
-        evidence, figures = evidence_of(version), gone.get(str(version.version))
-        if isinstance(figures, Mapping):
+        figures: Any = gone.get(str(version.version))
+        evidence = evidence_of(version)
+        if figures is not None:
             verdict = (
-                f"{evidence.verdict} Sent back by use: version {figures['to']} has the used hits of "
-                f"{figures['searches']:,} searches further up ({_p(figures['p'])})."
+                f"{evidence.verdict} Sent back by use: version {figures['to']} has the used hits "
+                f"of {figures['searches']:,} searches further up ({_p(figures['p'])})."
             )
             evidence = replace(evidence, verdict=verdict, rolled_back=True)
         results.append(replace(version, evidence=evidence))

@@ -392,8 +392,7 @@ class Store(CollectionStore):
             sql.put_examples(db, values, only)
             sql.count_up(db, "examples_replaced")
             added = sql.row_count(db, "examples") - before
-            if only is not None:  # those that stay keep their ids, and so what was learned of them
-                # Now, and not before: a question goes with its last example.
+            if only is not None:  # at the end: a question goes with its last example
                 sql.delete_examples_but(
                     db, only, {(ids[item.question], rows[item.document]) for item in examples}
                 )

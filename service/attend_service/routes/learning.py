@@ -233,7 +233,7 @@ def roll_back_projection(collection: str, query: api.RollbackRequest) -> api.Rol
 def review_projection(collection: str) -> api.Review | None:
     """Compare the active projection with the one before by what was used since.
 
-    Where use leaves no doubt that it is worse, the one before answers again. Null where nothing was
+    Where use proves that it is worse, the one before answers again. Null where nothing was
     used since, or where no training has promoted it.
     """
     return collection_of(collection).review()
