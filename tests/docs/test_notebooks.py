@@ -80,8 +80,8 @@ def test_a_line_that_is_sent_in_two_pieces_is_one_line() -> None:
     assert printed(nbformat.v4.new_code_cell(outputs=pieces)) == "json.load | Read\n"
 
 
-def test_there_are_four_with_their_outputs() -> None:
-    assert len(NOTEBOOKS) == 4
+def test_there_are_five_with_their_outputs() -> None:
+    assert len(NOTEBOOKS) == 5
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)

@@ -161,6 +161,8 @@ class Evidence(Reply):
     more: int | None = None
     """About how many more would prove the gain that was measured; null where it is proved, where
     nothing was gained, and where that cannot be told."""
+    rolled_back: bool = False
+    """Whether the version before has answered again because use showed that it is better."""
 
 
 class StoredProjection(Reply):

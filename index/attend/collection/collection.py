@@ -478,7 +478,7 @@ class Collection(TakesFeedback):
         >>> [(version.version, version.kind) for version in books.projections()]
         [(1, 'identity')]
         """
-        return with_evidence(self.store.projections())
+        return with_evidence(self.store.projections(), self.store.settings())
 
     def add_projection(self, projection: Projection, note: Mapping[str, Json] | None = None) -> int:
         """Store a projection and return its version; `activate` makes it answer.

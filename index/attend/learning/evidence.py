@@ -45,9 +45,26 @@ class Gain(NamedTuple):
     tested: str
 
 
-def with_evidence(versions: Sequence[StoredProjection]) -> list[StoredProjection]:
-    """Return versions with what is proved of each."""
-    return [replace(version, evidence=evidence_of(version)) for version in versions]
+def with_evidence(
+    versions: Sequence[StoredProjection], settings: Mapping[str, Any]
+) -> list[StoredProjection]:
+    """Return versions with what is proved of each, and which of them use has sent back.
+
+    Args:
+        settings: the collection's, as they are stored.
+    """
+    gone, results = sent_back(settings), []
+    for version in versions:
+        figures: Any = gone.get(str(version.version))
+        evidence = evidence_of(version)
+        if figures is not None:
+            verdict = (
+                f"{evidence.verdict} Sent back by use: version {figures['to']} has the used hits "
+                f"of {figures['searches']:,} searches further up ({_p(figures['p'])})."
+            )
+            evidence = replace(evidence, verdict=verdict, rolled_back=True)
+        results.append(replace(version, evidence=evidence))
+    return results
 
 
 def evidence_of(version: StoredProjection) -> Evidence:

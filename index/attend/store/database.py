@@ -387,15 +387,15 @@ class Store(CollectionStore):
                 db.execute("DELETE FROM examples")
             used = sorted({example.question for example in examples})
             ids = {place: sql.question_id(db, questions[place]) for place in used}
-            if only is not None:  # those that stay keep their ids, and so what was learned of them
-                sql.delete_examples_but(
-                    db, only, {(ids[item.question], rows[item.document]) for item in examples}
-                )
             before = sql.row_count(db, "examples")
             values = [(ids[item.question], rows[item.document], *item[2:]) for item in examples]
             sql.put_examples(db, values, only)
             sql.count_up(db, "examples_replaced")
             added = sql.row_count(db, "examples") - before
+            if only is not None:  # at the end: a question goes with its last example
+                sql.delete_examples_but(
+                    db, only, {(ids[item.question], rows[item.document]) for item in examples}
+                )
             return added, len(examples) - added
 
     def examples(self) -> ExampleSet:

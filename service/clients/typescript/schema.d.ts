@@ -2193,6 +2193,11 @@ export interface components {
              *     nothing was gained, and where that cannot be told.
              */
             more?: number;
+            /**
+             * @description Whether the version before has answered again because use showed that it is better.
+             * @default false
+             */
+            rolled_back: boolean;
         };
         /**
          * ExampleItem

@@ -412,3 +412,12 @@ def test_a_hundred_thousand_examples_take_little_room(tmp_path):
     # 2,600 embeddings are 4 MB; 110,000 would be 169.
     assert size(store) - before < 40e6
     store.close()
+
+
+def test_a_question_stays_where_its_only_label_from_use_makes_way_for_another(store) -> None:
+    for document in "ab":
+        rows = [NewExample(0, document, 1.0, source="used")]
+        store.add_examples([question("q")], rows, only="used")
+        assert told(store) == {("q", document): 1.0}
+    assert store.add_examples([], [], only="used") == (0, 0)
+    assert told(store) == {}

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from attend import Data
+from attend import Collection, Data
+from attend.projection import given
 from tests.service.pages import proof
 from tests.service.pages.conftest import BROWSER, VIEWS, Tab
 from tests.service.test_server import Server, command, running, wait_until_ready
@@ -284,3 +286,57 @@ def test_long_titles_leave_room_for_the_lines(new_page: Callable[..., Tab], room
     )
     assert width <= room + 1
     assert lines >= 0.25 * room
+
+
+def used_collection(folder: Path, name: str, encoder: str) -> Collection:
+    """A collection that logs its searches, and a version of it that lists everything reversed."""
+    made = Data(folder).create(name, encoder=encoder)
+    made.upsert([{"id": str(n), "text": f"w{n} w{n + 1} w{n + 2}"} for n in range(60)])
+    made.configure(log=True)
+    width = made.settings.dimension
+    turned = given(-np.eye(width), np.eye(width), kind="learned")
+    made.activate(
+        made.add_projection(turned),
+        force=True,
+        report={"promoted": True, "reason": "Because.", "used": {"relevant": 1}},
+    )
+    return made
+
+
+def test_a_version_that_use_has_sent_back_is_marked_and_the_story_of_versions_told(
+    browser: Any, tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    made = used_collection(tmp_path, "worn", str(tiny_encoder_folder))
+    for number in range(200):
+        answer = made.search(f"w{number % 60} w{number % 60 + 1}", lexical=False)
+        made.used(answer.search or "", [min(answer.hits, key=lambda hit: hit.score).id])
+    result = made.review()
+    assert result is not None
+    assert result.rolled_back
+    used_collection(tmp_path, "fresh", str(tiny_encoder_folder)).rollback()
+    sentence = f"{made.learned().sentence}."
+    assert sentence.startswith("Learned from use: 1 promotion, 1 rollback, ")
+    made.close()
+    with running(tmp_path, "--allow-encoder", str(tiny_encoder_folder)) as server:
+        wait_until_ready(server)
+        tab = Tab(browser.new_context().new_page(), server)
+        tab.open("/compare?collection=worn&before=1&after=2")
+        tab.page.wait_for_selector("#learned:not(:empty)")
+        assert tab.text("#learned") == sentence
+        names = [each.strip() for each in tab.page.locator("[name=after] option").all_inner_texts()]
+        assert names == [
+            "Version 1, as encoded, in use",
+            "Version 2, learned (proved), sent back by use",
+        ]
+        tab.page.wait_for_selector("#verdict:has-text('Sent back by use: version 1 has')")
+        versions = tab.ask("/v1/collections/worn/projections")["projections"]
+        assert [version["evidence"]["rolled_back"] for version in versions] == [False, True]
+        tab.open("/teach?collection=worn")
+        tab.page.wait_for_selector("#versions li:has-text('sent back by use')")
+        assert tab.page.locator("#versions li:has-text('sent back by use')").count() == 1
+        tab.open("operate")
+        tab.page.wait_for_selector("#learned:has-text('Learned from use')")
+        assert tab.text("#learned") == f"worn: {sentence}"
+        tab.page.click("#learned a")
+        tab.page.wait_for_url("**/compare?collection=worn")
+        assert tab.errors == []

@@ -9,7 +9,7 @@ import { queryOf } from "./queries.js";
 import { drawReport } from "./report.js";
 import { slopes } from "./slope.js";
 import { addressOf, read, reopenOnReturn, write } from "./state.js";
-import { versionName } from "./versions.js";
+import { learnedFromUse, versionName } from "./versions.js";
 
 const MOST = 64;
 const SUGGESTED = 5;
@@ -25,7 +25,8 @@ let gains = null;
 /** The versions of the collection, the active one against its parent unless the address says more. */
 async function open(given = {}) {
   try {
-    const { active, projections } = await get(of(field("collection").value, "projections"));
+    const { active, projections, learned } = await get(of(field("collection").value, "projections"));
+    byId("learned").textContent = learnedFromUse(learned);
     const parent = projections.find((each) => each.version === active)?.parent;
     const others = projections.filter((each) => each.version !== active);
     const start = { before: parent ?? others.at(-1)?.version ?? active, after: active };

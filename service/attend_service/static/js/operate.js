@@ -5,6 +5,8 @@ import { bar, byId, h, tell } from "./dom.js";
 import { bytes, count, moment, number, percent, seconds } from "./format.js";
 import { drawJob, isOver } from "./jobs.js";
 import { figure, parse, quantiles } from "./prometheus.js";
+import { addressOf } from "./state.js";
+import { learnedFromUse } from "./versions.js";
 
 const EVERY = 3000;
 const KEPT = 20; // readings: the last minute
@@ -20,8 +22,10 @@ async function look() {
     const [{ collections }, { jobs }, metrics] = await Promise.all([get("/v1/collections"), get("/v1/jobs"), figures()]);
     const latest = jobs.slice(0, JOBS);
     const [infos] = await Promise.all([Promise.all(collections.slice(0, 50).map(info)), ...latest.map(learnResult)]);
+    const stories = await Promise.all(infos.filter((each) => each.used).map(storyOf));
     tell(byId("status"), null, "look");
     drawCollections(infos, metrics);
+    byId("learned").replaceChildren(...stories.filter(Boolean));
     byId("jobs").replaceChildren(...(latest.length ? latest.map(jobOf) : [h("p", { class: "quiet" }, "No trainings yet.")]));
     if (metrics) drawLatency(metrics);
     byId("loaded").hidden = false;
@@ -49,6 +53,13 @@ async function info(summary) {
   } catch (error) {
     return { name: summary.name, error: error.message };
   }
+}
+
+/** What trainings by use have changed in a collection that logs its searches; empty where they have changed nothing. */
+async function storyOf({ name }) {
+  const { learned } = await get(of(name, "projections")).catch(() => ({}));
+  const sentence = learned ? learnedFromUse(learned) : "";
+  return sentence && h("p", { class: "quiet" }, h("a", { href: addressOf("/compare", { collection: name }) }, name), `: ${sentence}`);
 }
 
 async function learnResult({ id, state }) {

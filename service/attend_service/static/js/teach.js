@@ -251,7 +251,7 @@ function version(each, active) {
   return h(
     "li",
     {},
-    h("div", {}, h("strong", {}, `Version ${each.version}`), ` ${versionName(each).split(", ")[1]}`, h("br"), h("span", { class: "quiet" }, new Date(each.created).toLocaleString())),
+    h("div", {}, h("strong", {}, `Version ${each.version}`), ` ${versionName({ ...each, active: false }).split(", ").slice(1).join(", ")}`, h("br"), h("span", { class: "quiet" }, new Date(each.created).toLocaleString())),
     isActive ? h("span", { class: "chip" }, "in use") : h("button", { type: "button", on: { click: promote } }, kept ? "Use it all the same" : "Promote"),
   );
 }
