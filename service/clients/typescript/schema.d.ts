@@ -577,6 +577,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/collections/{collection}/projections/review": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compare the active projection with the previous one by what was used since.
+         * @description If use shows that it is worse, the previous projection answers again. The reply is null if nothing was used since, or if no training has promoted it.
+         */
+        post: operations["review_projection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/collections/{collection}/compare": {
         parameters: {
             query?: never;
@@ -588,7 +608,7 @@ export interface paths {
         put?: never;
         /**
          * Measure two versions on judged queries, and tell which of these gained and lost.
-         * @description Without `items` these are the newest examples, which versions may have learned from: then a gain says less than the report of the training, whose questions were held out.
+         * @description Without `items` these are the newest examples, which versions may have learned from: then a gain says less than the report of the training, whose questions were held out. With `from_log` the two are compared by what people used of logged searches.
          */
         post: operations["compare_projections"];
         delete?: never;
@@ -1411,6 +1431,14 @@ export interface components {
              */
             lexical?: boolean | number;
             /**
+             * @description Let later documents weigh more: the weight halves with every half-life by which a document is
+             *     older, at temperature 1. A document without such a time is as old as the median of the others.
+             *     As a text FIELD:DAYS; false for none; what the projection version learned if absent.
+             */
+            recency?: components["schemas"]["Recency"] | string | false;
+            /** @description The time of the search for `recency`: later documents count as new. The clock's if absent. */
+            now?: number | string;
+            /**
              * @description How far stored feedback moves a query that names no document towards where the answers of
              *     similar queries lie, 0 not at all; the projection version's own if absent. That is 0.5 until one
              *     was trained, and 0 where stored questions say that it does not help.
@@ -1928,7 +1956,7 @@ export interface components {
             };
             /**
              * @description Log searches (see `SettingsChange`). What exists keeps its own if this is absent, or one of
-             *     the next two.
+             *     the next three.
              * @default false
              */
             log?: boolean;
@@ -1936,6 +1964,8 @@ export interface components {
             log_days?: number;
             /** @default 1073741824 */
             log_bytes?: number;
+            /** @default 0 */
+            log_swaps?: number;
         };
         /**
          * CollectionSummary
@@ -1965,6 +1995,11 @@ export interface components {
              * @default ndcg@10
              */
             by?: string;
+            /**
+             * @description Compare by what people used of logged searches, and not by judgements.
+             * @default false
+             */
+            from_log?: boolean;
         };
         /**
          * ComparedVersion
@@ -2193,10 +2228,7 @@ export interface components {
              *     nothing was gained, and where that cannot be told.
              */
             more?: number;
-            /**
-             * @description Whether the version before has answered again because use showed that it is better.
-             * @default false
-             */
+            /** @description Whether the version before has answered again because use showed that it is better. */
             rolled_back: boolean;
         };
         /**
@@ -2460,11 +2492,11 @@ export interface components {
             /**
              * @description The key that matched, logits and weights by head, and in `parts` what adds up to the score:
              *     `meaning` (the encoder alone), `learned` (what the version changes of it), `memory` (feedback),
-             *     `lexical` (BM25), `layer` (the second layer), `rerank`, and with several heads `partition` (the
-             *     score is the log of the weight then). `dense`, `lexical`, `layer` and `memory` beside it are
-             *     parts of the logit, as a mean over heads. With "tokens", `tokens` and `words` have the pairs;
-             *     the `shares` of words, `mean` and `remainder` add up to `meaning` and `learned`. Present if
-             *     requested.
+             *     `lexical` (BM25), `recency` (its age), `layer` (the second layer), `rerank`, and with several
+             *     heads `partition` (the score is the log of the weight then). `dense`, `lexical`, `layer` and
+             *     `memory` beside it are parts of the logit, as a mean over heads. With "tokens", `tokens` and
+             *     `words` have the pairs; the `shares` of words, `mean` and `remainder` add up to `meaning` and
+             *     `learned`. Present if requested.
              */
             explanation?: {
                 [key: string]: unknown;
@@ -2710,6 +2742,17 @@ export interface components {
             title: string;
         };
         /**
+         * LearnedFromUse
+         * @description What trainings by the log of searches have changed.
+         */
+        LearnedFromUse: {
+            promotions: number;
+            rollbacks: number;
+            /** @description The sum of the gains in nDCG@10, on held-out questions, of promotions that stayed. */
+            gain: number;
+            sentence: string;
+        };
+        /**
          * ListQuery
          * @description The part of a list to return, in the order in which its members came.
          */
@@ -2755,6 +2798,37 @@ export interface components {
             consistency?: "bounded" | "strong";
         };
         /**
+         * LogComparison
+         * @description Two versions by what people used; differences are after less before.
+         */
+        LogComparison: {
+            before: components["schemas"]["LoggedVersion"];
+            after: components["schemas"]["LoggedVersion"];
+            /**
+             * @description The version that interleaved searches tell to be better, at the level 0.05 however often one
+             *     looks; null where they do not.
+             */
+            better: number | null;
+            sentence: string;
+            /** @description The number of interleaved searches of which something was used. */
+            interleaved: number;
+            /**
+             * @description By how much an interleaved search gains, with an interval and a p-value that hold whenever
+             *     one looks. A use counts by the root of one over the chance that its rank is looked at.
+             */
+            advantage: components["schemas"]["Difference"] | null;
+            /**
+             * @description About how many more would tell a difference of this size; null where that cannot be told, or
+             *     has been.
+             */
+            more: number | null;
+            /** @description The number of used searches, interleaved or not, behind the gains of both. */
+            searches: number;
+            /** @description The difference of the gains. */
+            gain: number | null;
+            gain_interval: number[] | null;
+        };
+        /**
          * LoggedHit
          * @description A document that a search listed.
          */
@@ -2781,6 +2855,35 @@ export interface components {
             hits: components["schemas"]["LoggedHit"][];
             /** @description Whether somebody said which hits served. */
             judged: boolean;
+            /**
+             * @description The upper rank of two hits that were to change places with chance 1/2 (`log_swaps`), as
+             *     `hits` has them; null where none were.
+             */
+            pair: number | null;
+            /** @description The versions from whose lists the page was drafted; null for one version's list. */
+            interleaved: number[] | null;
+        };
+        /**
+         * LoggedVersion
+         * @description A version by what people used of the pages that they were shown.
+         */
+        LoggedVersion: {
+            projection: number;
+            /** @description The number of interleaved searches of which it ranks higher what was used. */
+            wins: number;
+            /**
+             * @description The mean gain of a use, 1/log2(rank + 1), where this version orders the hits that were shown;
+             *     a use at a rank that few look at counts more. It is nDCG@10 where a query has one right
+             *     document. Null without used searches of texts.
+             */
+            gain: number | null;
+            /** @description Its 95 % interval, for one look at the log. */
+            interval: number[] | null;
+            /**
+             * @description The share of this version's first hits that the pages showed; the gain says nothing of the
+             *     others.
+             */
+            coverage: number | null;
         };
         /**
          * MapColumns
@@ -3120,6 +3223,14 @@ export interface components {
              */
             lexical?: boolean | number;
             /**
+             * @description Let later documents weigh more: the weight halves with every half-life by which a document is
+             *     older, at temperature 1. A document without such a time is as old as the median of the others.
+             *     As a text FIELD:DAYS; false for none; what the projection version learned if absent.
+             */
+            recency?: components["schemas"]["Recency"] | string | false;
+            /** @description The time of the search for `recency`: later documents count as new. The clock's if absent. */
+            now?: number | string;
+            /**
              * @description How far stored feedback moves a query that names no document towards where the answers of
              *     similar queries lie, 0 not at all; the projection version's own if absent. That is 0.5 until one
              *     was trained, and 0 where stored questions say that it does not help.
@@ -3369,6 +3480,7 @@ export interface components {
                 [key: string]: number;
             };
             projections: components["schemas"]["StoredProjection"][];
+            learned: components["schemas"]["LearnedFromUse"];
         };
         /**
          * QdrantError
@@ -3618,6 +3730,19 @@ export interface components {
             };
         };
         /**
+         * Recency
+         * @description The time of a document as a part of its logit: older documents weigh less.
+         */
+        Recency: {
+            /**
+             * @description The field of value or payload with the time of a document: seconds since 1970 or an ISO 8601
+             *     date, in UTC where it names no zone; of a list the latest.
+             */
+            field: string;
+            /** @description Days by which a document has to be older, all else equal, for half the weight. */
+            half_life: number;
+        };
+        /**
          * RecommendRequest
          * @description A user, for whom to recommend documents, or to predict a value of some (`target`).
          */
@@ -3825,6 +3950,26 @@ export interface components {
             score_threshold?: number | null;
         };
         /**
+         * Review
+         * @description The active version compared with the previous one, by what was used since.
+         */
+        Review: {
+            version: number;
+            previous: number;
+            /** @description Those of the active version whose use was reported. */
+            searches: number;
+            /**
+             * @description How much further up the version before has the used hits: a mean of differences in nDCG,
+             *     each use by the inverse of the chance of a look at its rank, as a share of the largest loss.
+             */
+            gain: number;
+            /** @description Of "it is no worse"; it holds however often one looks. */
+            p: number;
+            /** @description Whether the version before answers again. */
+            rolled_back: boolean;
+            reason: string;
+        };
+        /**
          * RollbackRequest
          * @description The role to roll back.
          */
@@ -3912,6 +4057,14 @@ export interface components {
              *     texts.
              */
             lexical?: boolean | number;
+            /**
+             * @description Let later documents weigh more: the weight halves with every half-life by which a document is
+             *     older, at temperature 1. A document without such a time is as old as the median of the others.
+             *     As a text FIELD:DAYS; false for none; what the projection version learned if absent.
+             */
+            recency?: components["schemas"]["Recency"] | string | false;
+            /** @description The time of the search for `recency`: later documents count as new. The clock's if absent. */
+            now?: number | string;
             /**
              * @description How far stored feedback moves a query that names no document towards where the answers of
              *     similar queries lie, 0 not at all; the projection version's own if absent. That is 0.5 until one
@@ -4091,6 +4244,21 @@ export interface components {
              */
             log_bytes?: number;
             /**
+             * @description The share of logged searches in which two neighbouring hits, drawn at random, change places
+             *     with chance 1/2: what is used then tells how much less a lower rank is looked at. Only first
+             *     pages that are listed by score alone; weights and answer stay.
+             * @default 0
+             */
+            log_swaps?: number;
+            /**
+             * @description Two versions to compare on live searches. While one of them is active, first pages that are
+             *     listed by score alone are drafted from the lists of both in turn; all else of the answer is the
+             *     active version's, and a hit that it does not list has the other's score and weight. A search
+             *     then takes about as long as two. Only where searches are logged.
+             * @default null
+             */
+            interleave?: number[] | null;
+            /**
              * @description The title, description, licence and source that the collection's page shows; replaced as a
              *     whole.
              * @default null
@@ -4253,17 +4421,19 @@ export interface components {
             heads?: number;
             /**
              * @description What may be learned and take part: W_Q and W_K (matrices), example queries as keys, BM25
-             *     (words), and key offsets, which move each document with examples away from the queries of all
+             *     (words), the times of documents in a field that looks like times (recency, with a half-life),
+             *     and key offsets, which move each document with examples away from the queries of all
              *     others: for collections in which every document answers one query, such as the entries of a
              *     dictionary; elsewhere they hide the documents that have examples. With matrices alone, all of
              *     it can be exported.
              * @default [
              *       "matrices",
              *       "examples",
-             *       "words"
+             *       "words",
+             *       "recency"
              *     ]
              */
-            parts?: ("matrices" | "offsets" | "examples" | "words")[];
+            parts?: ("matrices" | "offsets" | "examples" | "words" | "recency")[];
             /**
              * @description Also learn a change of the encoder's layers for the texts of queries, for minutes and not
              *     seconds; keys stay as they are. It answers only where held-out questions gain by it.
@@ -4291,6 +4461,13 @@ export interface components {
              * @default true
              */
             promote?: boolean;
+            /**
+             * @description Where searches are logged, first make examples of the hits that served: a use counts by how
+             *     rarely its rank is looked at. They take the place of those made before, and labels that
+             *     somebody gave stay.
+             * @default true
+             */
+            used?: boolean;
         };
         /**
          * UnopenedCollection
@@ -4348,6 +4525,11 @@ export interface components {
              * @default 1
              */
             value?: number;
+            /**
+             * @description Who says so, such as a user or an application: one that says far more than others, or what no
+             *     others do, counts less.
+             */
+            source?: string;
         };
         /**
          * UserEntry
@@ -6320,6 +6502,14 @@ export interface operations {
                  */
                 lexical?: boolean | number;
                 /**
+                 * @description Let later documents weigh more: the weight halves with every half-life by which a document is
+                 *     older, at temperature 1. A document without such a time is as old as the median of the others.
+                 *     As a text FIELD:DAYS; false for none; what the projection version learned if absent.
+                 */
+                recency?: components["schemas"]["Recency"] | string | false;
+                /** @description The time of the search for `recency`: later documents count as new. The clock's if absent. */
+                now?: number | string;
+                /**
                  * @description How far stored feedback moves a query that names no document towards where the answers of
                  *     similar queries lie, 0 not at all; the projection version's own if absent. That is 0.5 until one
                  *     was trained, and 0 where stored questions say that it does not help.
@@ -7317,6 +7507,47 @@ export interface operations {
             507: components["responses"]["cannot-write"];
         };
     };
+    review_projection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The name of a collection.
+                 * @example books
+                 */
+                collection: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Review"];
+                };
+            };
+            /** @description Done; no content. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["unauthorized"];
+            403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
+            409: components["responses"]["conflict"];
+            422: components["responses"]["invalid-request"];
+            500: components["responses"]["internal-error"];
+            503: components["responses"]["encoder-unavailable"];
+            507: components["responses"]["cannot-write"];
+        };
+    };
     compare_projections: {
         parameters: {
             query?: never;
@@ -7360,7 +7591,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ComparisonAnswer"];
+                    "application/json": components["schemas"]["ComparisonAnswer"] | components["schemas"]["LogComparison"];
                 };
             };
             400: components["responses"]["unreadable-request"];
