@@ -2197,7 +2197,7 @@ export interface components {
              * @description Whether the version before has answered again because use showed that it is better.
              * @default false
              */
-            rolled_back: boolean;
+            rolled_back?: boolean;
         };
         /**
          * ExampleItem
