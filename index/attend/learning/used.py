@@ -53,7 +53,7 @@ FEWEST_USEDS = 3
 LOUDEST = 5.0
 """How many times the uses of the median source one may have before it is weighed down."""
 
-FEWEST_UNIQUE = 5
+FEWEST_COMPARABLE = 20
 """Uses that others could have confirmed, from which on a source is compared with them."""
 
 
@@ -116,12 +116,13 @@ def take_used(
 def examination(entries: Sequence[SearchEntry], ranks: int | None = None) -> Float64:
     """Estimate the chance that a hit is looked at, by its rank; 1 at the first.
 
-    Searches that showed one document for one question at several ranks tell how much more the
-    higher one is used (intervention harvesting: Agarwal et al. 2019), and so do neighbours that
-    changed places by chance. The estimate is a power of the rank, and each rank's own as far as
-    its uses say more. Without either it is 1 / rank.
+    Searches that showed one document for one question at several ranks, after it was used once,
+    tell how much more the higher one is used (intervention harvesting: Agarwal et al. 2019). So do
+    neighbours that changed places by chance. The estimate is a power of the rank, and each rank's
+    own as far as its uses say more. Without either it is 1 / rank.
 
     Args:
+        entries: the newest first.
         ranks: r, the number of ranks; those of the longest page if absent.
 
     Returns: (r,).
@@ -135,7 +136,11 @@ def examination(entries: Sequence[SearchEntry], ranks: int | None = None) -> Flo
 
 def _examination(shown: ShownHits, ranks: int) -> Float64:
     places = np.arange(1.0, ranks + 1)
-    inside = shown.ranks < ranks
+    # A use moves its document up. What was used before that says nothing of ranks: only documents
+    # that were used low have moved. Searches are numbered from the newest on.
+    first = np.full(int(shown.pairs.max(initial=-1)) + 1, -1)
+    np.maximum.at(first, shown.pairs[shown.used > 0], shown.searches[shown.used > 0])
+    inside = (shown.ranks < ranks) & (shown.searches < np.maximum(first, 0)[shown.pairs])
     pairs, rank, used = shown.pairs[inside], shown.ranks[inside], shown.used[inside] > 0
     distinct = np.unique(pairs * ranks + rank) // ranks
     several = np.bincount(distinct, minlength=len(pairs)) > 1
@@ -335,7 +340,7 @@ def _trust(shown: ShownHits, sources: Sequence[str | None]) -> tuple[Float64, li
     rate = np.bincount(
         by, hits[comparable] * agreed[comparable] / others[comparable], count
     ) / np.maximum(could, 1)
-    compared = could >= FEWEST_UNIQUE
+    compared = could >= FEWEST_COMPARABLE
     usual = float(np.median(rate[compared])) if compared.sum() >= FEWEST_USEDS else 0.0
     agreement = np.where(compared & (usual > 0), np.minimum(1.0, rate / max(usual, 1e-9)), 1.0)
     trust = volume * np.where(agreement < 0.5, agreement, 1.0)

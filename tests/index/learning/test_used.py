@@ -57,6 +57,21 @@ def test_versions_that_rank_differently_tell_how_looks_fall_with_the_rank(eta: f
     assert slope(looks) == pytest.approx(eta, abs=0.1)
 
 
+def test_a_document_that_moved_up_since_it_was_used_tells_nothing_of_its_first_rank() -> None:
+    """Each document is used once at the rank where it is, and stands first from then on."""
+    entries = []
+    random = np.random.default_rng(0)
+    for question in range(400):
+        first = int(random.integers(1, RANKS))
+        entries.append(shown(range(RANKS), [first], f"question {question}"))
+        moved = [first, *(row for row in range(RANKS) if row != first)]
+        for _ in range(3):
+            used = [0] if random.random() < 0.9 else []
+            entries.append(shown(moved, used, f"question {question}"))
+    looks = examination(entries[::-1], RANKS)
+    np.testing.assert_allclose(looks, 1 / np.arange(1, RANKS + 1), rtol=0.05)
+
+
 def test_swapped_neighbours_tell_it_where_ranks_never_change_otherwise() -> None:
     looks = examination(simulated(0.5, 20_000, swaps=True), RANKS)
     assert slope(looks) == pytest.approx(0.5, abs=0.15)
@@ -110,16 +125,16 @@ def test_what_is_below_the_last_used_hit_says_nothing_and_deleted_documents_are_
 
 
 def honest(sources: int) -> list[SearchEntry]:
-    """Every source uses document 1 for each of ten questions, and was shown 2 above it."""
+    """Every source uses document 1 for each of 25 questions, and was shown 2 above it."""
     return [
         shown([2, 1], [1], f"question {question}", f"user {source}")
         for source in range(sources)
-        for question in range(10)
+        for question in range(25)
     ]
 
 
 def test_a_source_against_all_others_is_weighed_down_and_listed() -> None:
-    against = [shown([2, 1], [0], f"question {number}", "mallory") for number in range(10)] * 3
+    against = [shown([2, 1], [0], f"question {number}", "mallory") for number in range(25)] * 3
     labels = labels_of([*honest(4), *against], {1: "right", 2: "wrong"})
     assert [each["source"] for each in labels.figures["weighed_down"]] == ["mallory"]
     best: dict[str, tuple[float, str]] = {}
@@ -134,4 +149,4 @@ def test_a_source_that_says_far_more_than_others_counts_as_one_that_does_not() -
     loud = [shown([3], [0], f"other {number}", "bot") for number in range(500)]
     figures = labels_of([*honest(4), *loud], {1: "a", 2: "b", 3: "c"}).figures
     (bot,) = figures["weighed_down"]
-    assert (bot["source"], bot["uses"], bot["weight"]) == ("bot", 500, 0.1)
+    assert (bot["source"], bot["uses"], bot["weight"]) == ("bot", 500, 0.25)
