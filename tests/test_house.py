@@ -48,7 +48,7 @@ TODAY: dict[str, int] = {
     "attend/engines": 799,
     "attend/exchange": 824,
     "attend/keys": 1123,
-    "attend/learning": 5288,
+    "attend/learning": 5290,
     "attend/measure": 1623,
     "attend/recommend": 1047,
     "attend/search": 2910,
