@@ -230,6 +230,9 @@ HOSTILE = {
     "a folder as an encoder": (set_to("encoder", "/etc"), "/etc"),
     "an encoder that is no text": (set_to("encoder", ["x"]), "encoder"),
     "an unknown scorer": (set_to("scorer", "x"), "scorer"),
+    "mapped keys that end nowhere": (
+        of_sql("INSERT INTO settings VALUES ('bridge', '{\"after\": 1}')"), "'bridge' is",
+    ),
     "an unknown type of values": (set_to("values", {"x": "y"}), "is not a value type"),
     "a recall beyond one": (set_to("recall", 2), "recall"),
     "a setting that is deep": (set_to("published", json.loads("[" * 900 + "]" * 900)), "published"),
@@ -325,6 +328,24 @@ def test_of_a_hostile_schema_only_rows_are_restored(
         stored = set(db.execute("SELECT type, name, tbl_name FROM sqlite_master"))
     assert stored == {(type, name, table) for type, name, table, _ in expected_schema()}
     assert server.send("DELETE", "/v1/collections/copy", b"", TAR)[0] == 204
+
+
+@pytest.mark.parametrize("form", ["7", '"x"', "[[1]]", '{"items": [{"x": 1}], "relevant": []}'])
+def test_reports_and_notes_of_any_form_are_listed(
+    server: Running, tmp_path: Path, form: str
+) -> None:
+    report = f'{{"promoted": true, "used": {form}, "views": {form}, "changed": {form}}}'
+    make = of_sql(
+        f"UPDATE projections SET report = '{report}'",
+        f"INSERT INTO settings VALUES ('rolled_back', '{form}'), ('drift', '{form}'), "
+        f"('learned', '{form}')",
+    )
+    status, answer = server.restore(make(server.snapshot, tmp_path))
+    assert status == 201, answer
+    path = "/v1/collections/copy"
+    for end in ("", "/projections", "/projections/1", "/projections/1/questions"):
+        assert server.send("GET", path + end, b"", TAR)[0] == 200, end
+    assert server.send("DELETE", path, b"", TAR)[0] == 204
 
 
 def test_the_snapshot_itself_is_restored(server: Running) -> None:

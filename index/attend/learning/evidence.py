@@ -9,10 +9,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
+from attend.api.base import MAX_ROW, Reply
 from attend.api.learning import (
     ChangedQuestions,
     Evidence,
@@ -213,52 +215,75 @@ def changed(
     return {"questions": len(named), "right_first": counts, "items": items}
 
 
+class ChangedUnit(Reply):
+    """A held-out unit whose best document changed, as `changed` puts it into a report."""
+
+    documents: Annotated[list[str], Field(min_length=2, max_length=2)]
+    right: Annotated[list[bool], Field(min_length=2, max_length=2)]
+    before: FiniteFloat
+    after: FiniteFloat
+    document: str | None = None
+    example: Annotated[int, Field(ge=-1, le=MAX_ROW)] = -1
+
+
+class ChangedUnits(Reply):
+    """What `changed` puts into a report, and the measure."""
+
+    questions: int
+    right_first: list[int]
+    items: list[ChangedUnit]
+    measure: str = "ndcg@10"
+
+
+_changed_units = TypeAdapter(ChangedUnits)
+
+
 def changed_questions(store: CollectionStore, version: StoredProjection) -> ChangedQuestions:
     """Return the held-out questions of a version's training whose best document changed.
 
     A report names questions by their examples, whose texts are those of the feedback that is
     stored, and documents that ask by their ids.
     """
-    report = version.report
-    stored = report.get("changed") or {"questions": 0, "right_first": [0, 0], "items": []}
-    path = (report.get("chosen") or {}).get("value")
-    named = {id for item in stored["items"] for id in (*item["documents"], item.get("document"))}
+    choice = version.report.get("chosen")
+    path = choice.get("value") if isinstance(choice, Mapping) else None
+    try:
+        stored = _changed_units.validate_python(version.report.get("changed"))
+    except ValidationError:  # there are none; or a restored copy has another form
+        stored = ChangedUnits(0, [0, 0], [])
+    named = {id for item in stored.items for id in (*item.documents, item.document)}
     documents = store.find(sorted(id for id in named if id is not None))
     titles = {
         id: display_title(id, document.fields, document.value, document.payload)
         for id, document in documents.items()
     }
     items = []
-    for item in stored["items"]:
+    for item in stored.items:
         name, text = _asked(store, item, titles)
-        if text is None or any(id not in titles for id in item["documents"]):
+        if text is None or any(id not in titles for id in item.documents):
             continue
         before, after = (
             [RankedDocument(id, _answering(item, documents[id], path, titles[id]), float(is_right))]
-            for id, is_right in zip(item["documents"], item["right"], strict=True)
+            for id, is_right in zip(item.documents, item.right, strict=True)
         )
-        figures = item["before"], item["after"], item["after"] - item["before"]
+        figures = item.before, item.after, item.after - item.before
         items.append(QueryDifference(name, text, *figures, before, after))
-    measure = stored.get("measure", "ndcg@10")
-    return ChangedQuestions(stored["questions"], stored["right_first"], measure, items)
+    return ChangedQuestions(stored.questions, stored.right_first, stored.measure, items)
 
 
 def _asked(
-    store: CollectionStore, item: Mapping[str, Any], titles: Mapping[str, str]
+    store: CollectionStore, item: ChangedUnit, titles: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """Return the name and the text of a held-out unit; None for one that is gone."""
-    if "document" in item:
-        return item["document"], titles.get(item["document"])
-    example = next(iter(store.latest_examples(1, item["example"] + 1)), None)
-    is_there = example is not None and example.id == item["example"]
-    return str(item["example"]), example.query if is_there and example is not None else None
+    if item.document is not None:
+        return item.document, titles.get(item.document)
+    example = next(iter(store.latest_examples(1, item.example + 1)), None)
+    is_there = example is not None and example.id == item.example
+    return str(item.example), example.query if is_there and example is not None else None
 
 
-def _answering(
-    item: Mapping[str, Any], document: StoredDocument, path: str | None, title: str
-) -> str:
+def _answering(item: ChangedUnit, document: StoredDocument, path: str | None, title: str) -> str:
     """Return what a document says as an answer: its value where values are what is learned."""
-    if "document" not in item:
+    if item.document is None:
         return title
     value = select(path, document.id, document.value, document.payload, document.fields)
     return f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}: {title}"
@@ -266,7 +291,8 @@ def _answering(
 
 def sent_back(settings: Mapping[str, Any]) -> dict[str, Json]:
     """Return the figures of the versions that use has sent back, by their numbers."""
-    return dict(settings.get(ROLLED_BACK) or {})
+    stored = settings.get(ROLLED_BACK)
+    return dict(stored) if isinstance(stored, Mapping) else {}
 
 
 def learned_from_use(
@@ -278,14 +304,14 @@ def learned_from_use(
         settings: the collection's, as they are stored.
     """
     gone = sent_back(settings)
-    promoted = [
-        version
-        for version in versions
-        if version.report.get("promoted") and (version.report.get("used") or {}).get("relevant")
-    ]
+    promoted = []
+    for version in versions:
+        used = version.report.get("used")
+        if version.report.get("promoted") and isinstance(used, Mapping) and used.get("relevant"):
+            promoted.append(version)
     standing = [version for version in promoted if str(version.version) not in gone]
-    mixes = [(version.report.get("views") or {}).get("mix") or {} for version in standing]
-    gain = sum(mix.get("difference") or 0.0 for mix in mixes)
+    views = [_deciding(version.report) for version in standing]
+    gain = float(sum(view["after"] - view["before"] for view in views if view is not None))
     back = len(promoted) - len(standing)
     sentence = (
         f"Learned from use: {len(promoted)} promotion{'s' * (len(promoted) != 1)}, "

@@ -303,6 +303,14 @@ def _settings(db: Database) -> Iterator[str]:
             sound = sound and all(isinstance(nonce, str) for nonce in value)
         if not sound:
             yield f"The setting {name!r} is {value!r:.80}."
+    if "bridge" in stored:  # the span of mapped keys
+        try:
+            state = json.loads(stored["bridge"])
+            sound = all(type(state[name]) is int for name in ("after", "until"))
+        except (KeyError, TypeError, ValueError, RecursionError):
+            sound = False
+        if not sound:
+            yield f"The setting 'bridge' is {stored['bridge']!r:.80}."
 
 
 def _embeddings(db: Database) -> Iterator[str]:

@@ -161,7 +161,8 @@ _MAKE_AGAIN = (
     "INSERT INTO lexical (lexical) VALUES ('delete-all')",
     FILL_LEXICAL,
     # It may have been beside another collection; here it is one of its own.
-    "DELETE FROM settings WHERE name IN ('replaced', 'spare_of')",
+    # So is what a server noticed and did by its log of searches, which stays behind.
+    "DELETE FROM settings WHERE name IN ('replaced', 'spare_of', 'learned', 'drift')",
 )
 
 _MADE_HERE = {"file", "schema", "entries", "types", "words", "filters"}
