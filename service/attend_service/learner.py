@@ -23,7 +23,7 @@ from attend.collection.drift import Drift
 from attend.core.errors import AttendError
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.task import GROWTH
-from attend.store.searches import SearchLog
+from attend.store.searches import FILE, SearchLog
 from attend_service.jobs import Job, Jobs, QueueFull, UnknownJob
 from attend_service.settings import ServerSettings
 
@@ -93,9 +93,10 @@ class Learner:
                 turn.acquire()
             except Timeout:
                 continue  # another process watches
-            for name in self._data.names():
+            for path in sorted((self._data.folder / "collections").glob(f"*/{FILE}")):
                 if self._stopping.is_set():
                     break
+                name = path.parent.name  # others keep no log, and need not be opened for this
                 try:
                     self._look(self._data.collection(name))
                 except (AttendError, QueueFull, OSError, sqlite3.Error) as error:

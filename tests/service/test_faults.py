@@ -365,7 +365,7 @@ def test_a_file_that_is_no_database_hides_nothing_else(tmp_path: Path, content: 
 
 # -- the clock ------------------------------------------------------------------------------
 
-CLOCKS = ("attend.store.sql", "attend.store.database", "attend_service.jobs")
+CLOCKS = ("attend.store.sql", "attend_service.jobs")
 """Modules that write down when something was done."""
 
 

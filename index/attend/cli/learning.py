@@ -276,6 +276,7 @@ HEADER = ("before", "after", "gain", "95 % interval", "p", "queries")
 @click.option(
     "--no-promote", is_flag=True, help="Store the trained version, but do not activate it."
 )
+@click.option("--no-used", is_flag=True, help="Learn nothing from the log of searches.")
 def train_command(target: common.Target, answers: bool, no_promote: bool, **options: Any) -> None:
     """Learn W_Q and W_K from examples, and activate them if significantly better.
 
@@ -354,6 +355,8 @@ def _request(
         )
     if no_promote:
         fields["promote"] = False
+    if fields.pop("no_used", False):
+        fields["used"] = False
     common.checked(TrainRequest, fields)
     return fields
 

@@ -406,10 +406,11 @@ def test_every_field_of_a_training_has_an_option():
 
     told = invoke("train", "--help").stdout
     fields = {name.replace("_", "-") for name in TrainRequest.model_fields}
-    missing = {field for field in fields - {"promote", "parts"} if f"--{field}" not in told}
+    missing = {field for field in fields - {"promote", "parts", "used"} if f"--{field}" not in told}
     assert not missing
     assert "--part " in told
     assert "--no-promote" in told
+    assert "--no-used" in told
 
 
 # -- versions --------------------------------------------------------------------------------------
