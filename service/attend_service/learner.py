@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -99,8 +100,13 @@ class Learner:
                 name = path.parent.name  # others keep no log, and need not be opened for this
                 try:
                     self._look(self._data.collection(name))
-                except (AttendError, QueueFull, OSError, sqlite3.Error) as error:
-                    log.warning("The use of %r is not looked at now: %s", name, error)
+                # Whatever happens to one collection, the others are looked at.
+                except Exception as error:
+                    expected = isinstance(error, AttendError | QueueFull | OSError | sqlite3.Error)
+                    trace = None if expected else error
+                    log.warning(
+                        "The use of %r is not looked at now: %s", name, error, exc_info=trace
+                    )
         turn.release(force=True)
 
     def _look(self, collection: Collection) -> None:
@@ -181,5 +187,5 @@ class Learner:
         request = Request(self._settings.webhook, orjson.dumps(body), headers, method="POST")
         try:
             urlopen(request, timeout=WEBHOOK_SECONDS).close()  # http or https: settings
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             log.warning("The webhook could not be told of the event %s: %s", event, error)

@@ -347,7 +347,9 @@ class TakesFeedback(StoredCollection):
         active, before = self.store.active("search"), sent_back(self.store.settings())
         if self.log is None or self.settings.encoder is None or active is None or not active.parent:
             return None
-        if not active.report.get("promoted") or str(active.parent) in before:
+        # Whoever activates a version again that was sent back has decided.
+        decided = {str(active.parent), str(active.version)} & before.keys()
+        if not active.report.get("promoted") or decided:
             return None
         entries, versions = self.log.latest(MAX_USED, judged=True), (active.parent, active.version)
         ranker = partial(rows_listed, partial(self.answered, live=False))

@@ -47,7 +47,7 @@ DOUBTFUL = 0.05
 MOST_SEARCHES = 100_000
 """The latest searches with a report from which labels are made."""
 
-FEWEST_USEDS = 3
+FEWEST_SOURCES = 3
 """Fewer sources cannot outvote one."""
 
 LOUDEST = 5.0
@@ -321,7 +321,7 @@ def _trust(shown: ShownHits, sources: Sequence[str | None]) -> tuple[Float64, li
     """
     count = len(sources)
     trust = np.ones(count)
-    if count < FEWEST_USEDS:
+    if count < FEWEST_SOURCES:
         return trust, []
     used = shown.used > 0
     uses = np.bincount(shown.sources, used, count)
@@ -341,7 +341,7 @@ def _trust(shown: ShownHits, sources: Sequence[str | None]) -> tuple[Float64, li
         by, hits[comparable] * agreed[comparable] / others[comparable], count
     ) / np.maximum(could, 1)
     compared = could >= FEWEST_COMPARABLE
-    usual = float(np.median(rate[compared])) if compared.sum() >= FEWEST_USEDS else 0.0
+    usual = float(np.median(rate[compared])) if compared.sum() >= FEWEST_SOURCES else 0.0
     agreement = np.where(compared & (usual > 0), np.minimum(1.0, rate / max(usual, 1e-9)), 1.0)
     trust = volume * np.where(agreement < 0.5, agreement, 1.0)
     weighed: list[Json] = [

@@ -73,6 +73,9 @@ def test_a_version_that_use_says_is_worse_is_sent_back_once(collection: Collecti
     )
     use(collection, 20)
     assert collection.review() is None  # there is nothing that was promoted over another
+    collection.activate(version)
+    assert collection.review() is None  # somebody has decided
+    assert collection.info().projection == version
 
 
 def test_an_equal_version_stays_however_often_it_is_reviewed(collection: Collection) -> None:
