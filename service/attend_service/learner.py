@@ -1,8 +1,9 @@
-"""Learning while nobody searches: trainings by what was used, a version sent back that use says is
-worse, and an alarm where queries or documents are not what they were.
+"""Learning while nobody searches: trainings by what was used, versions of which use tells the
+better one, and an alarm where queries or documents are not what they were.
 
-One process on a data folder does it, by the jobs that are there: a training answers only if the
-promotion test is passed, and the version before answers again once use since then says so.
+One process on a data folder does it, by the jobs that are there. A version that passes the promotion
+test answers at once; it is interleaved with the one before, which answers again if use says that it
+is better. So is one that did no worse in the test and proved nothing: use decides.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from attend import Collection, Data
 from attend.collection.drift import Drift
 from attend.core.errors import AttendError
 from attend.learning import FEWEST_QUESTIONS
+from attend.learning.evidence import sent_back
 from attend.learning.task import GROWTH
 from attend.store.searches import FILE, SearchLog
 from attend_service.jobs import Job, Jobs, QueueFull, UnknownJob
@@ -116,21 +118,25 @@ class Learner:
         drift = self._drifts.get(collection.name)
         if drift is None or drift.collection is not collection:  # opened again meanwhile
             drift = self._drifts[collection.name] = Drift(collection)
-        for sentence in drift.look():
+        alarms = drift.look()
+        for sentence in alarms:
             log.warning("%r: %s", collection.name, sentence)
             self._send(collection, "drift", collection.views.current().version.number, sentence)
         if self._settings.learn == "off":
             return
+        active = collection.store.active("search")
+        if alarms and active is not None and active.report.get("promoted"):
+            self._interleave(collection, active.parent, active.version)
         used = searches.counts()[1]
         if used >= self._reviewed.get(collection.name, 0) + REVIEW_EACH:
             self._reviewed[collection.name] = used
-            result = collection.review()
-            if result is not None and result.rolled_back:
-                self._tell(collection, "rolled_back", result.version, result.reason)
+            result = collection.review(self._settings.learn_interleaved)
+            if result is not None and result.event is not None:
+                self._tell(collection, result.event, result.active, result.comparison.sentence)
         state = dict(collection.store.settings().get(LEARNED) or {})
         if state.get("job") is not None:
             self._follow(collection, state)
-        elif self._is_due(searches, state, used):
+        elif not collection.settings.interleave and self._is_due(searches, state, used):
             job = self._jobs.submit(collection.name, {"objective": "ranking"})
             state = {"time": time.time(), "used": used, "job": job.id}
             collection.store.put_settings({LEARNED: state})
@@ -163,6 +169,19 @@ class Learner:
             self._tell(collection, "promoted", report["version"], report["reason"])
         elif report:
             log.info("Use of %r proves nothing yet: %s", collection.name, report["reason"])
+        mix = (report.get("views") or {}).get("mix") or {"before": 0.0, "after": 0.0}
+        if report.get("promoted") or mix["after"] > mix["before"]:
+            self._interleave(collection, report["previous"], report["version"])
+
+    def _interleave(self, collection: Collection, before: int | None, after: int | None) -> None:
+        """Draft the lists of two versions into one page from now on, until use tells which of them
+        is better; not again those of which it has told, and not beside two others."""
+        gone = sent_back(collection.store.settings())
+        if not (before and after and self._settings.learn_interleaved):
+            return
+        if not collection.settings.interleave and not {str(before), str(after)} & gone.keys():
+            collection.configure(interleave=[before, after])
+            log.info("%r interleaves versions %d and %d", collection.name, before, after)
 
     def _tell(self, collection: Collection, event: str, version: int, reason: str) -> None:
         """Write an event to the log, and send it to the webhook."""

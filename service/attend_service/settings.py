@@ -140,13 +140,17 @@ class ServerSettings(BaseModel):
 
     learn: Literal["off", "idle", "nightly"] = "off"
     """Train collections that log their searches by what was used, while nobody searches or at
-    night; a version answers only if it is proved better, and goes if use says that it is worse."""
+    night; a version answers alone only if it is proved better, by what is held out or by use."""
 
     learn_pause: float = Field(default=1, ge=0, le=8760)
     """The least hours between two such trainings of a collection."""
 
     learn_minutes: float = Field(default=10, gt=0, le=1440)
     """The time of such a training, after which it is cancelled."""
+
+    learn_interleaved: int = Field(default=2000, ge=0, le=1_000_000)
+    """Searches with a report over which a new version is interleaved with the one before at most,
+    until use tells which is better; 0 for none. Meanwhile a search takes about twice as long."""
 
     webhook: Annotated[str, AfterValidator(check_webhook)] | None = None
     """An address, https://example.org/hook, that is told as JSON of each version that was promoted

@@ -74,8 +74,10 @@ def version(collection: Collection, noise: float) -> int:
 
 def promoting(collection: Collection, **fields: Any) -> Mapping[str, Any]:
     """A training that promotes a version."""
-    number = version(collection, 0.5)
-    report = {"promoted": True, "reason": "Because.", "used": {"relevant": 1}}
+    before, number = collection.info().projection, version(collection, 0.5)
+    report = {
+        "promoted": True, "reason": "Because.", "used": {"relevant": 1}, "previous": before,
+    }  # fmt: skip
     collection.activate(number, force=True, report=report)
     return {**report, "version": number, "objective": fields["objective"]}
 
@@ -106,11 +108,49 @@ def test_it_trains_when_idle_tells_and_sends_back_what_use_says_is_worse(
         assert events[0]["reason"] == "Because."
         assert events[0]["learned"] == "Learned from use: 1 promotion, 0 rollbacks, +0.0 points"
         assert collection.info().projection == events[0]["version"] != before
+        until(lambda: collection.settings.interleave == [before, events[0]["version"]])
         use(collection, 200)
         until(lambda: len(events) > 1)
         assert events[1]["event"] == "rolled_back"
         assert collection.info().projection == before
+        assert collection.settings.interleave is None
         assert len(jobs.all()) == 1  # an hour is to pass before the next
+    finally:
+        learner.stop()
+        jobs.stop()
+
+
+@pytest.mark.parametrize("most", [0, 2000])
+def test_use_promotes_what_proved_nothing_on_held_out_questions(
+    data: Data, hook: tuple[str, list[Any]], most: int
+) -> None:
+    collection, (address, events) = data.collection("default"), hook
+    good, bad = collection.info().projection, version(collection, 0.5)
+    collection.activate(bad, force=True)
+
+    def unproved(collection: Collection, **fields: Any) -> Mapping[str, Any]:
+        number, mix = version(collection, 0.0), {"before": 0.5, "after": 0.51}
+        return {"reason": "Because.", "previous": bad, "version": number, "views": {"mix": mix}}
+
+    jobs = Jobs(data, unproved)
+    settings = ServerSettings(learn="idle", learn_interleaved=most, webhook=address)
+    learner = Learner(data, jobs, settings, look=0.02, idle=0.0)
+    learner.start()
+    try:
+        use(collection, 20)
+        until(lambda: [job.state for job in jobs.all()] == ["done"])
+        if most:
+            until(lambda: collection.settings.interleave)
+            use(collection, 200)
+            until(lambda: events)
+            assert events[0]["event"] == "promoted"
+            assert events[0]["version"] == collection.info().projection > bad
+            assert events[0]["reason"].startswith(f"Version {events[0]['version']} is better, by ")
+        else:
+            time.sleep(0.3)
+            assert collection.settings.interleave is None
+            assert (collection.info().projection, events) == (bad, [])
+        assert good != collection.info().projection
     finally:
         learner.stop()
         jobs.stop()

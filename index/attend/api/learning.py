@@ -208,23 +208,6 @@ class ProjectionList(Reply):
     """What trainings by the log of searches have changed."""
 
 
-class Review(Reply):
-    """The active version compared with the previous one, by what was used since."""
-
-    version: int
-    previous: int
-    searches: int
-    """Those of the active version whose use was reported."""
-    gain: float
-    """How much further up the version before has the used hits: a mean of differences in nDCG,
-    each use by the inverse of the chance of a look at its rank, as a share of the largest loss."""
-    p: float
-    """Of "it is no worse"; it holds however often one looks."""
-    rolled_back: bool
-    """Whether the version before answers again."""
-    reason: str
-
-
 class Activated(Reply):
     """The version that answers from now on."""
 
@@ -318,6 +301,18 @@ class LogComparison(Reply):
     gain: float | None
     """The difference of the gains."""
     gain_interval: Sequence[float] | None
+
+
+class Review(Reply):
+    """What use says of two interleaved versions, and what came of it."""
+
+    active: int
+    """The version that answers now."""
+    event: Literal["promoted", "rolled_back"] | None
+    """Whether the newer one answers from now on, or the older one again; null for neither."""
+    ended: bool
+    """Whether they are interleaved no longer."""
+    comparison: LogComparison
 
 
 class RankedDocument(Reply):

@@ -15,7 +15,7 @@ from attend.api.documents import CollectionInfo, Documents, SettingsChange, Upda
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
-from attend.collection.feedback import TakesFeedback
+from attend.collection.feedback import INTERLEAVED, TakesFeedback
 from attend.collection.reading import Readers, info_of, page_of
 from attend.collection.versions import by_hand, until_stable
 from attend.core.coalesce import Coalescer, collecting, span, tell, timed
@@ -625,7 +625,8 @@ class Collection(TakesFeedback):
         self.views.refresh()
         if replace(self.settings, **change) == self.settings:
             return False
-        self.store.put_settings(change)
+        since = {INTERLEAVED: time.time()} if change.get("interleave") else {}
+        self.store.put_settings({**change, **since})
         self.views.refresh()
         return True
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,21 +29,22 @@ from attend.api.learning import LearnedFromUse, LogComparison, Review
 from attend.api.search import SearchRequest
 from attend.core.errors import InvalidRequest, UnknownDocument, UnknownProjection
 from attend.core.progress import Progress, reported
+from attend.core.types import Json
 from attend.engines.engine import StoredCollection
 from attend.learning.evidence import ROLLED_BACK, learned_from_use, sent_back
 from attend.learning.used import examination
-from attend.measure.uses import (
-    MAX_TEXTS,
-    MAX_USED,
-    compare_uses,
-    gains_before,
-    reviewed,
-    rows_listed,
-)
+from attend.measure.uses import MAX_TEXTS, MAX_USED, compare_uses, rows_listed
 from attend.search.answer import Answered
 from attend.search.hits import cursor, decoded
 from attend.store.searches import FILE, SearchLog
 from attend.write.feedback import add_feedback, add_interactions
+
+
+MOST_INTERLEAVED = 2000
+"""Interleaved searches with a report that are to tell two versions apart."""
+
+INTERLEAVED = "interleaved_since"
+"""The setting with the time from which on two versions are interleaved."""
 
 
 class TakesFeedback(StoredCollection):
@@ -329,14 +330,18 @@ class TakesFeedback(StoredCollection):
         ranker = partial(rows_listed, partial(self.answered, live=False))
         return compare_uses(entries, (first, second), ranker, examination(entries), queries=queries)
 
-    def review(self) -> Review | None:
-        """Compare the active version with the previous one by what was used since; go back if it
-        is worse.
+    def review(self, most: int = MOST_INTERLEAVED) -> Review | None:
+        """Let the better of two interleaved versions answer, once use tells which one it is.
 
-        Only a version that a training has promoted is reviewed. Of two that are equal the active
-        one goes with a chance of at most .05, however often it is reviewed.
+        Both have been drafted into one list for the same people, so that use tells what a version
+        finds as well as how it ranks. The test holds however often it is made: of two equal
+        versions the one that does not answer takes over with a chance of at most .05.
 
-        Returns: None where nothing was used since, or no training has promoted the version.
+        Args:
+            most: searches with a report after which versions that are not told apart are
+                interleaved no longer.
+
+        Returns: None where none are interleaved.
 
         Raises:
             Conflict: another version was activated meanwhile.
@@ -344,24 +349,35 @@ class TakesFeedback(StoredCollection):
         >>> books.review() is None
         True
         """
-        active, before = self.store.active("search"), sent_back(self.store.settings())
-        if self.log is None or self.settings.encoder is None or active is None or not active.parent:
+        pair, active = self.settings.interleave, self.store.active("search")
+        if not pair or self.log is None or active is None or active.version not in pair:
             return None
-        # Whoever activates a version again that was sent back has decided.
-        decided = {str(active.parent), str(active.version)} & before.keys()
-        if not active.report.get("promoted") or decided:
-            return None
-        entries, versions = self.log.latest(MAX_USED, judged=True), (active.parent, active.version)
-        ranker = partial(rows_listed, partial(self.answered, live=False))
-        gains = gains_before(entries, versions, ranker, examination(entries))
-        if not len(gains):
-            return None
-        result = reviewed(versions, gains)
-        if result.rolled_back:
-            figures = {"to": versions[0], "searches": result.searches, "p": result.p}
-            change = {ROLLED_BACK: {**before, str(versions[1]): figures}}
-            self.activate(*versions, settings=change)
-        return result
+        first, second = sorted(pair)
+        stored = {version.version: version.report for version in self.store.projections()}
+        since = self.store.settings().get(INTERLEAVED, 0.0)
+        entries = self.log.latest(MAX_USED, judged=True)
+        drafted = [entry for entry in entries if entry.time >= since]
+        result = compare_uses(
+            drafted, (first, second), lambda texts, version: [], examination(entries), queries=0
+        )
+        better = result.better if result.better in stored else None
+        ended = better is not None or result.interleaved >= most or not stored.keys() >= set(pair)
+        event: Literal["promoted", "rolled_back"] | None = None
+        settings: dict[str, Json] = {"interleave": None} if ended else {}
+        if better is None or better == active.version:
+            self.store.put_settings(settings)
+        else:
+            event = "promoted" if better == second else "rolled_back"
+            figures = {"to": first, "searches": result.interleaved, "p": result.advantage.p}
+            report = stored[better]
+            if event == "promoted":
+                report = {**report, "promoted": True, "kept": False, "by_use": figures}
+            else:
+                settings[ROLLED_BACK] = {**sent_back(self.store.settings()), str(second): figures}
+            details = {"report": report, "settings": settings}
+            self.activate(better, active.version, force=True, **details)
+        self.views.refresh()
+        return Review(self.views.current().version.number, event, ended, result)
 
     def learned(self) -> LearnedFromUse:
         """Tell what trainings by the log of searches have changed.

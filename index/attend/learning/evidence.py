@@ -61,8 +61,9 @@ def with_evidence(
         evidence = evidence_of(version)
         if figures is not None:
             verdict = (
-                f"{evidence.verdict} Sent back by use: version {figures['to']} has the used hits "
-                f"of {figures['searches']:,} searches further up ({_p(figures['p'])})."
+                f"{evidence.verdict} Sent back by use: of {figures['searches']:,} interleaved "
+                f"searches version {figures['to']} has the used hits further up "
+                f"({_p(figures['p'])})."
             )
             evidence = replace(evidence, verdict=verdict, rolled_back=True)
         results.append(replace(version, evidence=evidence))
@@ -81,7 +82,14 @@ def evidence_of(version: StoredProjection) -> Evidence:
         figures |= {"measure": gain.measure, "before": gain.before, "after": gain.after}
     words, tested = ("", "") if gain is None else (gain.words, gain.tested)
     if report["promoted"]:
-        sentence = " · ".join(filter(None, (name, words, "proved")))
+        by_use: Any = report.get("by_use")
+        if isinstance(by_use, Mapping):
+            tested = (
+                f"of {by_use['searches']:,} interleaved searches it has the used hits further up "
+                f"({_p(by_use['p'])}); on held-out questions {tested or 'nothing was measured'}"
+            )
+        end = "proved" if by_use is None else "proved by use"
+        sentence = " · ".join(filter(None, (name, words, end)))
         verdict = f"Proved better: {tested}." if tested else "Proved better."
         return Evidence("proved", sentence, verdict, **figures)
     units = UNITS.get(_objective(report), "questions")

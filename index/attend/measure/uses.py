@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from attend.api.base import parse
-from attend.api.learning import Difference, LogComparison, LoggedVersion, Review
+from attend.api.learning import Difference, LogComparison, LoggedVersion
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.core.types import Float64
 from attend.measure.statistics import (
     CUT,
     LEVEL,
-    UNCHANGED,
     Interval,
     anytime_interval,
     anytime_p,
@@ -33,10 +32,6 @@ MAX_USED = 20_000
 
 MAX_TEXTS = 500
 """Texts that are ranked in one request: each is ranked twice, and somebody waits."""
-
-MAX_REVIEWED = 1000
-"""The first used searches of a version that the previous version ranks, too: later ones change
-nothing."""
 
 DEPTH = 100
 """Documents ranked for each text."""
@@ -85,7 +80,7 @@ def compare_uses(
         advantage = Difference(interval.mean, interval.bounds, p)
         better = versions[int(interval.mean > 0)] if p <= 1 - LEVEL else None
     wins = int((scores < 0).sum()), int((scores > 0).sum())
-    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 7)
+    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 6)
     gains: list[Interval] = []
     figures: list[tuple[Any, Any, Any]] = [(None, None, None)] * 2
     if len(pages):
@@ -107,46 +102,6 @@ def compare_uses(
         gain=gains[2].mean if gains else None,
         gain_interval=gains[2].bounds if gains else None,
     )
-
-
-def gains_before(
-    entries: Sequence[SearchEntry], versions: tuple[int, int], lists: Lists, examined: Float64
-) -> Float64:
-    """Return how much higher the first of two versions ranks what was used of the pages that the
-    second one has answered since (n,), the oldest first.
-
-    A use counts by one over the chance of a look at its rank. Gains are shares of the most that a
-    page can lose: -1 or more.
-
-    Args:
-        entries: the newest first.
-        lists, examined: see `compare_uses`.
-    """
-    since = [
-        entry
-        for entry in entries
-        if entry.used and entry.query and entry.version == versions[1] and entry.draft is None
-    ]
-    pages = np.array(
-        list(_listed(since[::-1][:MAX_REVIEWED], versions, lists, examined, len(since)))
-    )
-    weights = 1 / np.maximum(examined, LEAST_EXAMINED)
-    alone = condensed(range(1, len(weights) + 1))
-    most = max(float(((alone - alone[-1]) * weights).max()), UNCHANGED)
-    return (pages[:, 1] - pages[:, 2]) / pages[:, 6] / most if len(pages) else np.empty(0)
-
-
-def reviewed(versions: tuple[int, int], gains: Float64) -> Review:
-    """Tell by the gains of `gains_before` whether the first of two versions is to answer again."""
-    p, (first, second) = float(anytime_p(gains, greater=True)[-1]), versions
-    worse = p <= 1 - LEVEL
-    further = "further up" if gains.mean() > 0 else "no further up"
-    reason = (
-        f"Of {len(gains):,} searches whose use was reported since, version {first} has the used "
-        f"hits {further} than version {second} (p = {p:.4f})"
-    )
-    end = f": version {first} answers again." if worse else "; nothing shows that it is worse."
-    return Review(second, first, len(gains), float(gains.mean()), p, worse, reason + end)
 
 
 def rows_listed(
@@ -190,8 +145,7 @@ def _measured(
     """Measure a used page by the ranks of its hits under either version.
 
     Returns: how much better the second version ranks what was used, from -1 to 1; the sums of gains
-        under both and of weights, for SNIPS; the shares of both versions' first hits on the page;
-        the sum of uses, 1 for the one that served most.
+        under both and of weights, for SNIPS; the shares of both versions' first hits on the page.
     """
     values = np.array([(entry.used or {}).get(rank, 0.0) for rank in range(len(entry.rows))])
     values /= values.max()
@@ -201,7 +155,7 @@ def _measured(
     score = np.clip(values @ ((after - before) / np.sqrt(chances)), -1, 1)
     weights = values / chances
     shown = [np.mean([0 < rank <= len(values) for rank in side]) for side in ranks]
-    numbers = score, weights @ before, weights @ after, weights.sum(), *shown, values.sum()
+    numbers = score, weights @ before, weights @ after, weights.sum(), *shown
     return tuple(map(float, numbers))
 
 

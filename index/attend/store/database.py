@@ -629,7 +629,7 @@ class Store(CollectionStore):
     ) -> None:
         with self._changing() as db:
             sql.activate(db, version, expected)
-            sql.put_settings(db, details.get("settings", {}))
+            sql.put_settings(db, details.get("settings", {}), soon="settings" in details)
             if report := details.get("report"):
                 sql.put_report(db, version, report)
 

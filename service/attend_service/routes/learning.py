@@ -231,10 +231,9 @@ def roll_back_projection(collection: str, query: api.RollbackRequest) -> api.Rol
 
 @projections.add("POST", f"{PROJECTIONS}/review")
 def review_projection(collection: str) -> api.Review | None:
-    """Compare the active projection with the previous one by what was used since.
+    """Let the better of two interleaved projections answer, if use tells by now which one it is.
 
-    If use shows that it is worse, the previous projection answers again. The reply is null if
-    nothing was used since, or if no training has promoted it.
+    The reply is null if the active projection is interleaved with no other.
     """
     return collection_of(collection).review()
 

@@ -1,4 +1,4 @@
-"""Versions that use sends back, and versions that stay."""
+"""Interleaved versions: which one use promotes, sends back or leaves."""
 
 from __future__ import annotations
 
@@ -29,15 +29,24 @@ def collection(tmp_path: Path, tiny_encoder: Any) -> Iterator[Collection]:
     data.close()
 
 
-def promoted(collection: Collection, noise: float) -> int:
-    """A version whose queries are turned at random, as if a training had promoted it."""
+def turned(collection: Collection, noise: float) -> int:
+    """A version whose queries are turned at random: the more, the worse it is."""
     width = collection.settings.dimension
     turn = np.eye(width) + noise * np.random.default_rng(1).normal(size=(width, width))
     weights = turn[None].astype(np.float32)
-    version = collection.add_projection(Projection("learned", width, np.ones(1), w_q=weights))
-    mix = {"before": 0.4, "after": 0.441, "p": 0.001, "decides": True}
-    report = {"promoted": True, "used": {"relevant": 10}, "views": {"mix": mix}}
+    return collection.add_projection(Projection("learned", width, np.ones(1), w_q=weights))
+
+
+def trained(collection: Collection, noise: float, *, promoted: bool) -> int:
+    """The same, as if a training had promoted it, or kept it without a proof."""
+    mix = {"before": 0.4, "after": 0.441, "p": 0.001 if promoted else 0.2, "decides": True}
+    report: dict[str, Any] = {
+        "promoted": promoted, "kept": not promoted, "used": {"relevant": 10}, "views": {"mix": mix},
+    }  # fmt: skip
+    before, version = collection.info().projection, turned(collection, noise)
     collection.activate(version, force=True, report=report)
+    if not promoted:
+        collection.activate(before)
     return version
 
 
@@ -55,46 +64,80 @@ def use(collection: Collection, searches: int, seed: int = 0) -> None:
         collection.used(answer.search, served)
 
 
-def test_a_version_that_use_says_is_worse_is_sent_back_once(collection: Collection) -> None:
+def test_a_version_that_use_says_is_worse_is_sent_back(collection: Collection) -> None:
     before = collection.info().projection
-    version = promoted(collection, noise=0.5)
-    assert collection.review() is None  # nothing was used yet
+    version = trained(collection, 0.5, promoted=True)
+    assert collection.review() is None  # nothing is interleaved yet
+    collection.configure(interleave=[before, version])
     use(collection, 300)
     result = collection.review()
     assert result is not None
-    assert result.rolled_back
-    assert (result.version, result.previous, result.p <= 0.05) == (version, before, True)
-    assert result.gain > 0
-    assert f"version {before} answers again" in result.reason
-    assert collection.info().projection == before
+    assert (result.active, result.event, result.ended) == (before, "rolled_back", True)
+    assert result.comparison.better == before
+    assert (collection.info().projection, collection.settings.interleave) == (before, None)
     assert list(collection.store.settings()[ROLLED_BACK]) == [str(version)]
-    assert collection.learned().sentence == (
-        "Learned from use: 1 promotion, 1 rollback, +0.0 points"
-    )
-    use(collection, 20)
-    assert collection.review() is None  # there is nothing that was promoted over another
-    collection.activate(version)
-    assert collection.review() is None  # somebody has decided
-    assert collection.info().projection == version
+    learned = collection.learned().sentence
+    assert learned == "Learned from use: 1 promotion, 1 rollback, +0.0 points"
+    [evidence] = [one.evidence for one in collection.projections() if one.version == version]
+    assert evidence.rolled_back
+    assert "Sent back by use: of " in evidence.verdict
+    assert collection.review() is None
 
 
-def test_an_equal_version_stays_however_often_it_is_reviewed(collection: Collection) -> None:
-    version = promoted(collection, noise=0.0)
-    for seed in range(6):
-        use(collection, 30, seed)
-        result = collection.review()
-        assert result is not None
-        assert not result.rolled_back
-        assert "nothing shows that it is worse" in result.reason
-    assert collection.info().projection == version
+def test_a_version_without_a_proof_is_promoted_by_use(collection: Collection) -> None:
+    old = turned(collection, 0.5)
+    collection.activate(old)
+    better = trained(collection, 0.0, promoted=False)
+    collection.configure(interleave=[old, better])
+    use(collection, 300)
+    result = collection.review()
+    assert result is not None
+    assert (result.active, result.event, result.ended) == (better, "promoted", True)
+    [version] = [one for one in collection.projections() if one.version == better]
+    assert (version.report["promoted"], version.report["kept"]) == (True, False)
+    assert version.report["by_use"]["searches"] == result.comparison.interleaved
+    assert version.evidence.state == "proved"
+    assert version.evidence.sentence.endswith("proved by use")
     learned = collection.learned()
     assert (learned.promotions, learned.rollbacks) == (1, 0)
+    assert collection.rollback() == old
+
+
+def test_equal_versions_stay_and_are_interleaved_no_longer_than_told(
+    collection: Collection,
+) -> None:
+    before, version = collection.info().projection, trained(collection, 0.0, promoted=True)
+    collection.configure(interleave=[before, version])
+    for seed in range(6):
+        use(collection, 30, seed)
+        result = collection.review(*[100][: seed == 5])
+        assert result is not None
+        assert (result.active, result.event) == (version, None)
+        assert result.ended == (seed == 5)
+    assert collection.settings.interleave is None
+    learned = collection.learned()
     assert learned.gain == pytest.approx(0.041)
     assert learned.sentence == "Learned from use: 1 promotion, 0 rollbacks, +4.1 points"
 
 
-def test_only_what_a_training_promoted_is_reviewed(collection: Collection) -> None:
-    version = promoted(collection, noise=0.5)
-    collection.activate(version, force=True, report={"promoted": False, "forced": True})
-    use(collection, 10)
-    assert collection.review() is None
+def test_what_was_used_before_they_were_interleaved_again_says_nothing(
+    collection: Collection,
+) -> None:
+    before, version = collection.info().projection, trained(collection, 0.5, promoted=True)
+    collection.configure(interleave=[before, version])
+    use(collection, 300)
+    collection.configure(interleave=None)
+    collection.configure(interleave=[before, version])
+    result = collection.review()
+    assert result is not None
+    assert (result.event, result.comparison.interleaved) == (None, 0)
+
+
+def test_a_version_that_is_gone_is_interleaved_no_longer(collection: Collection) -> None:
+    before, version = collection.info().projection, turned(collection, 0.5)
+    collection.configure(interleave=[before, version])
+    collection.store.add_projection("identity", b"", "", {}, replaces=version)
+    result = collection.review()
+    assert result is not None
+    assert (result.event, result.ended) == (None, True)
+    assert collection.settings.interleave is None

@@ -289,7 +289,8 @@ def test_long_titles_leave_room_for_the_lines(new_page: Callable[..., Tab], room
 
 
 def used_collection(folder: Path, name: str, encoder: str) -> Collection:
-    """A collection that logs its searches, and a version of it that lists everything reversed."""
+    """A collection that logs its searches, and interleaves two versions, of which the active one
+    lists everything reversed."""
     made = Data(folder).create(name, encoder=encoder)
     made.upsert([{"id": str(n), "text": f"w{n} w{n + 1} w{n + 2}"} for n in range(60)])
     made.configure(log=True)
@@ -300,6 +301,7 @@ def used_collection(folder: Path, name: str, encoder: str) -> Collection:
         force=True,
         report={"promoted": True, "reason": "Because.", "used": {"relevant": 1}},
     )
+    made.configure(interleave=[1, 2])
     return made
 
 
@@ -309,10 +311,10 @@ def test_a_version_that_use_has_sent_back_is_marked_and_the_story_of_versions_to
     made = used_collection(tmp_path, "worn", str(tiny_encoder_folder))
     for number in range(200):
         answer = made.search(f"w{number % 60} w{number % 60 + 1}", lexical=False)
-        made.used(answer.search or "", [min(answer.hits, key=lambda hit: hit.score).id])
+        made.used(answer.search or "", [hit.id for hit in answer.hits if hit.id == str(number % 60)])
     result = made.review()
     assert result is not None
-    assert result.rolled_back
+    assert result.event == "rolled_back"
     used_collection(tmp_path, "fresh", str(tiny_encoder_folder)).rollback()
     sentence = f"{made.learned().sentence}."
     assert sentence.startswith("Learned from use: 1 promotion, 1 rollback, ")
@@ -328,7 +330,7 @@ def test_a_version_that_use_has_sent_back_is_marked_and_the_story_of_versions_to
             "Version 1, as encoded, in use",
             "Version 2, learned (proved), sent back by use",
         ]
-        tab.page.wait_for_selector("#verdict:has-text('Sent back by use: version 1 has')")
+        tab.page.wait_for_selector("#verdict:has-text('Sent back by use: of ')")
         versions = tab.ask("/v1/collections/worn/projections")["projections"]
         assert [version["evidence"]["rolled_back"] for version in versions] == [False, True]
         tab.open("/teach?collection=worn")
