@@ -13,6 +13,7 @@ from attend import Collection
 from attend.core.types import Bool, Float64
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.task import GROWTH
+from attend_service.learner import DOUBTED
 
 ROUNDS, SEARCHES, K = 20, 100, 10
 
@@ -90,8 +91,8 @@ def simulated(
 ) -> tuple[list[tuple[int, float]], int]:
     """Search, use and train as `attend serve --learn` does.
 
-    Returns: nDCG@10 of test questions by round, where a training followed it, and the number of
-        promotions.
+    Returns: nDCG@10 of test questions by round, where a training followed it or use has told which
+        version is better, and the number of promotions.
     """
     random = np.random.default_rng(SEED + seed)
     click = USERS[users](random)
@@ -111,12 +112,19 @@ def simulated(
         for answer, clicks, source in zip(answers, use, _sources(kind, random), strict=True):
             ids_used = [hit.id for hit, one in zip(answer.hits, clicks, strict=False) if one]
             collection.used(str(answer.search), ids_used, source=source)
+        result = collection.review()
+        promotions += result is not None and result.event == "promoted"
         count = place * SEARCHES
-        # Of the last round, too: nothing that was used is left out.
-        if count < max(FEWEST_QUESTIONS, GROWTH * last) and place < ROUNDS:
+        growth = DOUBTED if collection.settings.interleave else GROWTH
+        if count >= max(FEWEST_QUESTIONS, growth * last):
+            last = count
+            report = trained(collection).report
+            promotions += report["promoted"]
+            mix = report["views"]["mix"]
+            if report["promoted"] or mix["after"] > mix["before"]:
+                collection.configure(interleave=[report["previous"], report["version"]])
+        elif result is None or result.event is None:
             continue
-        last = count
-        promotions += trained(collection).report["promoted"]
         curve.append((place, _judged(bench, collection, dataset)))
         progress(f"   {dataset.name}, {users}, {kind}, round {place}: {curve[-1][1]:.4f}")
     return curve, promotions

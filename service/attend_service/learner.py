@@ -1,9 +1,9 @@
 """Learning while nobody searches: trainings by what was used, versions of which use tells the
 better one, and an alarm where queries or documents are not what they were.
 
-One process on a data folder does it, by the jobs that are there. A version that passes the promotion
-test answers at once; it is interleaved with the one before, which answers again if use says that it
-is better. So is one that did no worse in the test and proved nothing: use decides.
+One process on a data folder does it, by the jobs that are there. A version that passes the
+promotion test answers at once, and is interleaved with the one before, which answers again if use
+says that it is better. So is one that did no worse in the test and proved nothing: use decides.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ IDLE_SECONDS = 60.0
 NIGHT = range(2, 5)
 """The hours of local time in which nightly trainings begin."""
 
+DOUBTED = 2.0
+"""How many times as many searches must have a report as at the last training, while a version is
+interleaved: use shall have time to tell."""
+
 REVIEW_EACH = 20
 """Searches with a report between two reviews of a version."""
 
@@ -48,7 +52,7 @@ WEBHOOK_SECONDS = 10.0
 
 LEARNED = "learned"
 """The setting of a collection with its last training by use: when, after how many searches with a
-report, and the job while it runs."""
+report, the job while it runs, and the pair of versions that was interleaved last."""
 
 
 class Learner:
@@ -136,15 +140,17 @@ class Learner:
         state = dict(collection.store.settings().get(LEARNED) or {})
         if state.get("job") is not None:
             self._follow(collection, state)
-        elif not collection.settings.interleave and self._is_due(searches, state, used):
+        elif self._is_due(collection, searches, state, used):
             job = self._jobs.submit(collection.name, {"objective": "ranking"})
-            state = {"time": time.time(), "used": used, "job": job.id}
+            state |= {"time": time.time(), "used": used, "job": job.id}
             collection.store.put_settings({LEARNED: state})
 
-    def _is_due(self, searches: SearchLog, state: Mapping[str, Any], used: int) -> bool:
+    def _is_due(
+        self, collection: Collection, searches: SearchLog, state: Mapping[str, Any], used: int
+    ) -> bool:
         """Tell whether enough was used since the last training, and nobody is kept waiting."""
-        now = time.time()
-        if used < max(FEWEST_QUESTIONS, GROWTH * state.get("used", 0)):
+        now, growth = time.time(), DOUBTED if collection.settings.interleave else GROWTH
+        if used < max(FEWEST_QUESTIONS, growth * state.get("used", 0)):
             return False
         if now - state.get("time", 0.0) < 3600 * self._settings.learn_pause:
             return False
@@ -152,7 +158,7 @@ class Learner:
             return time.localtime(now).tm_hour in NIGHT
         return now - searches.last() > self._idle_seconds
 
-    def _follow(self, collection: Collection, state: Mapping[str, Any]) -> None:
+    def _follow(self, collection: Collection, state: dict[str, Any]) -> None:
         """Cancel a training that takes too long, and tell what came of one that ended."""
         try:
             job: Job | None = self._jobs.find(state["job"])
@@ -163,7 +169,7 @@ class Learner:
                 log.warning("The training of %r took too long and is cancelled", collection.name)
                 self._jobs.cancel(job.id)
             return
-        collection.store.put_settings({LEARNED: {**state, "job": None}})
+        collection.store.put_settings({LEARNED: state | {"job": None}})
         report = (job.result if job is not None else None) or {}
         if report.get("promoted"):
             self._tell(collection, "promoted", report["version"], report["reason"])
@@ -175,13 +181,18 @@ class Learner:
 
     def _interleave(self, collection: Collection, before: int | None, after: int | None) -> None:
         """Draft the lists of two versions into one page from now on, until use tells which of them
-        is better; not again those of which it has told, and not beside two others."""
-        gone = sent_back(collection.store.settings())
+        is better; not again those of which it has told, and not in place of somebody's choice."""
+        stored, pair = collection.store.settings(), [before, after]
+        state, others = dict(stored.get(LEARNED) or {}), collection.settings.interleave
         if not (before and after and self._settings.learn_interleaved):
             return
-        if not collection.settings.interleave and not {str(before), str(after)} & gone.keys():
-            collection.configure(interleave=[before, after])
-            log.info("%r interleaves versions %d and %d", collection.name, before, after)
+        if (others and list(others) != state.get("pair")) or {*map(str, pair)} & sent_back(
+            stored
+        ).keys():
+            return
+        collection.configure(interleave=pair)
+        collection.store.put_settings({LEARNED: state | {"pair": pair}})
+        log.info("%r interleaves versions %d and %d", collection.name, before, after)
 
     def _tell(self, collection: Collection, event: str, version: int, reason: str) -> None:
         """Write an event to the log, and send it to the webhook."""

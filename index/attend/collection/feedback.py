@@ -39,7 +39,6 @@ from attend.search.hits import cursor, decoded
 from attend.store.searches import FILE, SearchLog
 from attend.write.feedback import add_feedback, add_interactions
 
-
 MOST_INTERLEAVED = 2000
 """Interleaved searches with a report that are to tell two versions apart."""
 

@@ -311,7 +311,9 @@ def test_a_version_that_use_has_sent_back_is_marked_and_the_story_of_versions_to
     made = used_collection(tmp_path, "worn", str(tiny_encoder_folder))
     for number in range(200):
         answer = made.search(f"w{number % 60} w{number % 60 + 1}", lexical=False)
-        made.used(answer.search or "", [hit.id for hit in answer.hits if hit.id == str(number % 60)])
+        made.used(
+            answer.search or "", [hit.id for hit in answer.hits if hit.id == str(number % 60)]
+        )
     result = made.review()
     assert result is not None
     assert result.event == "rolled_back"
