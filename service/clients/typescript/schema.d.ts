@@ -587,8 +587,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Compare the active projection with the previous one by what was used since.
-         * @description If use shows that it is worse, the previous projection answers again. The reply is null if nothing was used since, or if no training has promoted it.
+         * Let the better of two interleaved projections answer, if use tells by now which one it is.
+         * @description The reply is null if the active projection is interleaved with no other.
          */
         post: operations["review_projection"];
         delete?: never;
@@ -3951,23 +3951,16 @@ export interface components {
         };
         /**
          * Review
-         * @description The active version compared with the previous one, by what was used since.
+         * @description What use says of two interleaved versions, and what came of it.
          */
         Review: {
-            version: number;
-            previous: number;
-            /** @description Those of the active version whose use was reported. */
-            searches: number;
-            /**
-             * @description How much further up the version before has the used hits: a mean of differences in nDCG,
-             *     each use by the inverse of the chance of a look at its rank, as a share of the largest loss.
-             */
-            gain: number;
-            /** @description Of "it is no worse"; it holds however often one looks. */
-            p: number;
-            /** @description Whether the version before answers again. */
-            rolled_back: boolean;
-            reason: string;
+            /** @description The version that answers now. */
+            active: number;
+            /** @description Whether the newer one answers from now on, or the older one again; null for neither. */
+            event: ("promoted" | "rolled_back") | null;
+            /** @description Whether they are interleaved no longer. */
+            ended: boolean;
+            comparison: components["schemas"]["LogComparison"];
         };
         /**
          * RollbackRequest
