@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from attend import Collection, Data
 from attend.collection.drift import Drift
-from attend.core.errors import AttendError
+from attend.core.errors import AttendError, Conflict
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.evidence import sent_back
 from attend.learning.task import GROWTH
@@ -141,7 +141,10 @@ class Learner:
         if state.get("job") is not None:
             self._follow(collection, state)
         elif self._is_due(collection, searches, state, used):
-            job = self._jobs.submit(collection.name, {"objective": "ranking"})
+            try:
+                job = self._jobs.submit(collection.name, {"objective": "ranking"})
+            except Conflict:  # somebody trains it by hand
+                return
             state |= {"time": time.time(), "used": used, "job": job.id}
             collection.store.put_settings({LEARNED: state})
 

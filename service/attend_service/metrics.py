@@ -119,7 +119,7 @@ class Metrics(Collector):
         self._readiness = readiness
         self._jobs = jobs
         # By collection: the change, and the documents and keys that were counted then.
-        self._counted: dict[Path, tuple[int, tuple[int, int]]] = {}
+        self._counted: dict[Path, tuple[int, tuple[int, int, int, int]]] = {}
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered.
@@ -231,12 +231,12 @@ class Metrics(Collector):
         view = collection.views.current()
         stats = view.index_stats
         folder = collection.folder
-        change, counts = self._counted.get(folder, (None, (0, 0)))
+        change, counts = self._counted.get(folder, (None, (0, 0, 0, 0)))
         if change != view.change:
-            counts = collection.store.counts()
+            learned = collection.learned()  # it reads the reports of all versions
+            counts = *collection.store.counts(), learned.promotions, learned.rollbacks
             self._counted[folder] = view.change, counts
         published = [_stat(path) for path in folder.glob("keys/*/current")]
-        learned = collection.learned()
         return {
             "attend_documents": counts[0],
             "attend_keys": counts[1],
@@ -249,8 +249,8 @@ class Metrics(Collector):
             "attend_database_bytes": sum(_stat(path)[0] for path in folder.glob("documents.db*")),
             "attend_last_merge_timestamp_seconds": max((time for _, time in published), default=0),
             "attend_index_exact": int(view.keys.promises() == 1),
-            "attend_learned_promotions": learned.promotions,
-            "attend_learned_rollbacks": learned.rollbacks,
+            "attend_learned_promotions": counts[2],
+            "attend_learned_rollbacks": counts[3],
             "attend_recall_estimate": view.keys.promises(),
         }
 
