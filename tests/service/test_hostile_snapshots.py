@@ -330,15 +330,19 @@ def test_of_a_hostile_schema_only_rows_are_restored(
     assert server.send("DELETE", "/v1/collections/copy", b"", TAR)[0] == 204
 
 
-@pytest.mark.parametrize("form", ["7", '"x"', "[[1]]", '{"items": [{"x": 1}], "relevant": []}'])
+@pytest.mark.parametrize(
+    "form",
+    ["7", '"x"', "[[1]]", '{"items": [{"x": 1}], "relevant": []}', '{"1": {"to": "x"}, "to": 1}'],
+)
 def test_reports_and_notes_of_any_form_are_listed(
     server: Running, tmp_path: Path, form: str
 ) -> None:
-    report = f'{{"promoted": true, "used": {form}, "views": {form}, "changed": {form}}}'
+    report = f'{{"promoted": true, "used": {form}, "views": {form}, "changed": {form}, '
+    report += f'"by_use": {form}}}'
     make = of_sql(
         f"UPDATE projections SET report = '{report}'",
         f"INSERT INTO settings VALUES ('rolled_back', '{form}'), ('drift', '{form}'), "
-        f"('learned', '{form}')",
+        f"('learned', '{form}'), ('interleaved_since', '{form}')",
     )
     status, answer = server.restore(make(server.snapshot, tmp_path))
     assert status == 201, answer

@@ -353,8 +353,10 @@ class TakesFeedback(StoredCollection):
             return None
         first, second = sorted(pair)
         stored = {version.version: version.report for version in self.store.projections()}
-        since = self.store.settings().get(INTERLEAVED, 0.0)
+        since = self.store.settings().get(INTERLEAVED)
         entries = self.log.latest(MAX_USED, judged=True)
+        if not isinstance(since, float):  # a restored copy may have anything
+            since = 0.0
         drafted = [entry for entry in entries if entry.time >= since]
         result = compare_uses(
             drafted, (first, second), lambda texts, version: [], examination(entries), queries=0

@@ -57,14 +57,9 @@ def with_evidence(
     """
     gone, results = sent_back(settings), []
     for version in versions:
-        figures: Any = gone.get(str(version.version))
-        evidence = evidence_of(version)
-        if figures is not None:
-            verdict = (
-                f"{evidence.verdict} Sent back by use: of {figures['searches']:,} interleaved "
-                f"searches version {figures['to']} has the used hits further up "
-                f"({_p(figures['p'])})."
-            )
+        use, evidence = _use(gone.get(str(version.version))), evidence_of(version)
+        if use is not None:
+            verdict = f"{evidence.verdict} Sent back by use: version {use.to} {use.words}."
             evidence = replace(evidence, verdict=verdict, rolled_back=True)
         results.append(replace(version, evidence=evidence))
     return results
@@ -82,13 +77,10 @@ def evidence_of(version: StoredProjection) -> Evidence:
         figures |= {"measure": gain.measure, "before": gain.before, "after": gain.after}
     words, tested = ("", "") if gain is None else (gain.words, gain.tested)
     if report["promoted"]:
-        by_use: Any = report.get("by_use")
-        if isinstance(by_use, Mapping):
-            tested = (
-                f"of {by_use['searches']:,} interleaved searches it has the used hits further up "
-                f"({_p(by_use['p'])}); on held-out questions {tested or 'nothing was measured'}"
-            )
-        end = "proved" if by_use is None else "proved by use"
+        use = _use(report.get("by_use"))
+        if use is not None:
+            tested = f"it {use.words}; on held-out questions {tested or 'nothing was measured'}"
+        end = "proved" if use is None else "proved by use"
         sentence = " · ".join(filter(None, (name, words, end)))
         verdict = f"Proved better: {tested}." if tested else "Proved better."
         return Evidence("proved", sentence, verdict, **figures)
@@ -295,6 +287,35 @@ def _answering(item: ChangedUnit, document: StoredDocument, path: str | None, ti
         return title
     value = select(path, document.id, document.value, document.payload, document.fields)
     return f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}: {title}"
+
+
+class UseFigures(Reply):
+    """What use tells of two interleaved versions.
+
+    Attributes:
+        to: the one that answers, or the one before it.
+    """
+
+    to: int
+    searches: int
+    p: float
+
+    @property
+    def words(self) -> str:
+        """What the better one does."""
+        return (
+            f"has the used hits of {self.searches:,} interleaved searches further up ({_p(self.p)})"
+        )
+
+
+def _use(stored: object) -> UseFigures | None:
+    try:
+        return _use_figures.validate_python(stored)
+    except ValidationError:  # there are none; or a restored copy has another form
+        return None
+
+
+_use_figures = TypeAdapter(UseFigures)
 
 
 def sent_back(settings: Mapping[str, Any]) -> dict[str, Json]:

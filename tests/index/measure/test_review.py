@@ -80,7 +80,7 @@ def test_a_version_that_use_says_is_worse_is_sent_back(collection: Collection) -
     assert learned == "Learned from use: 1 promotion, 1 rollback, +0.0 points"
     [evidence] = [one.evidence for one in collection.projections() if one.version == version]
     assert evidence.rolled_back
-    assert "Sent back by use: of " in evidence.verdict
+    assert "Sent back by use: version " in evidence.verdict
     assert collection.review() is None
 
 
