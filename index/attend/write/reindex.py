@@ -29,7 +29,7 @@ from attend.collection.versions import Version
 from attend.core.errors import CollectionExists, Conflict, EncoderError, InvalidRequest
 from attend.core.types import Document, Json, OnStage
 from attend.encoder import canonical_name
-from attend.learning.encoders import LinearMap, compare_encoders, fit_map
+from attend.learning.encoders import EmbeddingMap, compare_encoders, fit_map
 from attend.learning.interactions import ITEMS
 from attend.learning.task import FEWEST_QUESTIONS, NothingToLearn, objective_of
 from attend.recommend.weights import ItemWeights
@@ -190,7 +190,7 @@ class _Move:
         self._encoded = 0
         self._left: list[str] = []
         self._bridge: dict[str, Json] | None = None
-        self._map: LinearMap | None = None
+        self._map: EmbeddingMap | None = None
         if self._stores[1].settings().get("replaced") is not None:
             # It takes writes again, and stays one that has answered: a rollback can be repeated.
             self._stores[1].put_settings({"replaced": False})
@@ -302,7 +302,7 @@ class _Move:
         self._stores[1].put_settings({SETTING: state})
         return state
 
-    def _fit(self, ids: Sequence[str]) -> tuple[LinearMap, float, int] | None:
+    def _fit(self, ids: Sequence[str]) -> tuple[EmbeddingMap, float, int] | None:
         """Fit a map on a passage of each of some documents; None where too few have keys.
 
         Returns: the map, its recall, and the number of passages.
@@ -428,7 +428,7 @@ class _Move:
         self._encoded += self._target.write(_documents(documents)).encoded
 
     def _written_mapped(
-        self, documents: Sequence[StoredDocument], to_target: LinearMap
+        self, documents: Sequence[StoredDocument], to_target: EmbeddingMap
     ) -> list[StoredDocument]:
         """Write documents whose texts the target lacks, with mapped keys; return the others."""
         entries = list(map(self._target.prepare, _documents(documents)))
