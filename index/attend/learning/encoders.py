@@ -4,7 +4,7 @@ Keys that are mapped stand for those of the other encoder until their texts are 
 orthogonal map turns the space (Schönemann 1966, "A generalized solution of the orthogonal
 Procrustes problem"); the kernel map adds a correction by kernel ridge regression, which reproduces
 the texts that it was fitted on and mixes the corrections of similar ones elsewhere (Drift-Adapter,
-arXiv 2509.23471, fits affine maps and small networks, of queries: this one was better than both).
+arXiv 2509.23471, fits affine maps and small networks, of queries; on CoNaLa this was better).
 The orthogonal one is taken unless the other proves better on texts that it was not fitted on.
 """
 

@@ -210,22 +210,38 @@ def test_the_new_encoder_answers_before_the_texts_are_encoded(library, like, tin
     assert library.collection("books").settings.encoder == str(tiny_encoder_folder)
 
 
-def test_what_searches_show_is_encoded_first(library, like):
+def test_what_searches_need_is_encoded_first(
+    library, tmp_path, tiny_tokenizer, tiny_encoder_folder, monkeypatch
+):
+    monkeypatch.setattr(moves, "LEAST_RECALL", 0.1)
+    other = turned(tmp_path / "other", tiny_tokenizer, tiny_encoder_folder, noise=0.6)
     books = library.collection("books")
     books.configure(log=True)
-    shown = {hit.id for n in (5, 300, 700) for hit in books.search(f"volume {n * 7919}").hits}
-    seen = []
+    rng = np.random.default_rng(2)
+    texts = [" ".join(words) for words in rng.choice(WORDS, (15, 4))]
+    shown = {hit.id for text in texts[:5] for hit in books.search(text).hits}
+    exact = plain(library, other)
+    vectors = np.stack([np.frombuffer(own[0][3], np.float32) for own in exact.values()])
+    recalls, pending = [], []
 
     def look():
-        store = library.collection("books").store
-        state = store.settings()["bridge"]
-        seen.extend(mapped_ids(store, (state["after"], state["until"])))
+        now = library.collection("books")
+        state = now.store.settings()["bridge"]
+        pending.extend(mapped_ids(now.store, (state["after"], state["until"])))
+        for query in now.encoder().encode_queries(texts):
+            best = {list(exact)[place] for place in np.argsort(-(vectors @ query))[:10]}
+            hits = now.search(query.tolist(), k=10, lexical=False).hits
+            recalls.append(len(best & {hit.id for hit in hits}) / 10)
+        logged = {search.query for search in library.collection("books-spare").log.latest(100)}
+        assert logged == set(texts[:5])  # what is searched again is not logged
 
     with pytest.raises(Stopped):
-        reindex(library, "books", like, on_stage=stopping("encoding", action=look))
-    assert len(shown) > 10
-    assert len(seen) == COUNT - WINDOW
-    assert not shown & set(seen)
+        reindex(library, "books", other, on_stage=stopping("encoding", action=look))
+    assert len(shown) > 20
+    assert len(pending) == COUNT - WINDOW
+    assert not shown & set(pending)
+    assert np.mean(recalls[:5]) == 1.0
+    assert np.mean(recalls[5:]) < 0.95
 
 
 def test_a_map_that_misses_too_much_does_not_answer(library, unlike):
