@@ -8,7 +8,8 @@ Where there are many documents, the spare one gets mapped keys first: those of t
 turned into the space of the new one (`attend.learning.encoders`). If they are good enough and pass
 the promotion test, the collections change places within a minute. Then the texts are encoded in the
 collection that answers, those that logged searches need most first; each takes the place of the
-mapped keys of its document, and both kinds are searched as one index. At the end both encoders are compared once more, and the one before answers again if the new one does not pass.
+mapped keys of its document, and both kinds are searched as one index. At the end both encoders are
+compared once more, and the one before answers again if the new one does not pass.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from attend.api.base import parse
 from attend.api.documents import CollectionSettings
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.collection import Collection
@@ -566,7 +568,9 @@ def _needed(target: Collection, before: Collection | None) -> dict[str, float]:
         for row, document in documents.items():
             needed[document.id] += rows[row] / DEPTH
     frequent = texts.most_common(MAX_BATCH)
-    requests = [SearchRequest(query=text, k=DEPTH, lexical=False) for text, _ in frequent]
+    requests = [
+        parse(SearchRequest, {"query": text, "k": DEPTH, "lexical": False}) for text, _ in frequent
+    ]
     for result, (_, count) in zip(target.answered(requests, live=False), frequent, strict=True):
         for rank, hit in enumerate(result.answer.hits, 1):
             needed[hit.id] += count / rank
