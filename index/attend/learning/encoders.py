@@ -163,9 +163,8 @@ def kernel_map(turn: EmbeddingMap, before: Float32, after: Float32) -> Embedding
     """Return an orthogonal map plus a kernel ridge regression of what it leaves over."""
     anchors = unit(before.astype(np.float64))
     gram = _kernel(anchors, anchors) + RIDGE * np.eye(len(anchors))
-    weights = np.linalg.solve(gram, after - before @ turn.matrix)
-    fitted = anchors.astype(np.float32), weights.astype(np.float32)
-    return EmbeddingMap("kernel", turn.matrix, *fitted)
+    weights = np.linalg.solve(gram, after - before @ turn.matrix).astype(np.float32)
+    return replace(turn, kind="kernel", anchors=anchors.astype(np.float32), weights=weights)
 
 
 def fit_map(
