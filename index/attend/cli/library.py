@@ -323,7 +323,7 @@ def reindex_command(
 
     With many documents, the new encoder answers within a minute: the keys of the encoder before are
     mapped into its space, if that is accurate enough and passes the same comparison, and are
-    replaced as the texts are encoded, those of the documents that searches show most first. At the
+    replaced as the texts are encoded, those that logged searches need most first. At the
     end both encoders are compared once more. --no-bridge switches at the end alone.
 
     Exit status: 0 if the collection switched, 1 if it did not.
