@@ -1,12 +1,14 @@
 """Two versions compared by what people used: interleaved pages, and lists of what was shown.
 
-A hit gains 1/log2(rank + 1) where a version ranks it, among the hits of its page alone (condensed
-lists, Sakai 2007): what was not shown could not be used, and speaks for neither version.
+Of an interleaved page both versions' ranks of every hit are known. Of any other page a hit gains
+1/log2(rank + 1) where a version ranks it, among the hits of its page alone (condensed lists, Sakai
+2007): what was not shown could not be used, and speaks for neither version.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,6 +46,9 @@ DEPTH = 100
 LEAST_EXAMINED = 0.05
 """Propensities are clipped here: a use counts 20 times at most."""
 
+PRIOR = (0.3, 1.0)
+"""Uses of a hit, and looks at it, before any is known."""
+
 NEEDED = 25.0
 """Searches that name the better one in 95 % of runs, times (mean / standard deviation)²."""
 
@@ -61,9 +66,9 @@ def compare_uses(
 ) -> LogComparison:
     """Compare two versions by logged searches of which somebody said what served.
 
-    Interleaved pages tell which version is better: each gives the mean gain of its used hits under
-    the second version less that under the first, and a test that holds at any time tells whether
-    these differ. All pages tell how much a used hit gains under either (SNIPS; Swaminathan and
+    Interleaved pages tell which version is better: each tells how much further up the second one
+    ranks what was used (`advantages`), and a test that holds at any time tells whether the mean
+    differs from 0. All pages tell how much a used hit gains under either (SNIPS; Swaminathan and
     Joachims 2015; for rankings Joachims, Swaminathan and Schnabel 2017).
 
     Args:
@@ -73,25 +78,20 @@ def compare_uses(
         queries: the largest number of different texts that are ranked, the newest.
     """
     served = [entry for entry in entries if any((entry.used or {}).values())]
-    drafted = [
-        _measured(entry, [entry.draft[version] for version in versions], examined)
-        for entry in reversed(served)
-        if entry.draft is not None and entry.draft.keys() == set(versions)
-    ]
-    scores = np.array([page[0] for page in drafted])
+    scores = advantages(entries, versions, examined)
     advantage, better = None, None
     if len(scores):
         interval, p = anytime_interval(scores), float(anytime_p(scores)[-1])
         advantage = Difference(interval.mean, interval.bounds, p)
         better = versions[int(interval.mean > 0)] if p <= 1 - LEVEL else None
     wins = int((scores < 0).sum()), int((scores > 0).sum())
-    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 7)
+    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 6)
     gains: list[Interval] = []
     figures: list[tuple[Any, Any, Any]] = [(None, None, None)] * 2
     if len(pages):
-        sums = pages[:, 1:3]
-        gains = ratio_intervals(np.column_stack([sums, sums[:, 1] - sums[:, 0]]), pages[:, 3])
-        coverage = pages[:, 4:6].mean(axis=0).tolist()
+        sums = pages[:, :2]
+        gains = ratio_intervals(np.column_stack([sums, sums[:, 1] - sums[:, 0]]), pages[:, 2])
+        coverage = pages[:, 3:5].mean(axis=0).tolist()
         figures = [(gains[side].mean, gains[side].bounds, coverage[side]) for side in (0, 1)]
     sides = [LoggedVersion(versions[side], wins[side], *figures[side]) for side in (0, 1)]
     more = _more(scores) if better is None else None
@@ -107,6 +107,39 @@ def compare_uses(
         gain=gains[2].mean if gains else None,
         gain_interval=gains[2].bounds if gains else None,
     )
+
+
+def advantages(
+    entries: Sequence[SearchEntry], versions: tuple[int, int], examined: Float64
+) -> Float64:
+    """Return how much further up the second version ranks what was used of each page (n,) that
+    interleaves two, the oldest first.
+
+    1 is twice as far up, and the most that counts. What is used of a page counts by its share of
+    what was to be expected: how often each hit was used for the same query before, over how often
+    it was looked at. A hit that many passed over was used by mistake.
+
+    Args:
+        entries: the newest first.
+        examined: see `compare_uses`.
+    """
+    past: dict[tuple[str, int], Float64] = defaultdict(lambda: np.array(PRIOR))
+    scores: list[float] = []
+    for entry in reversed(entries):
+        if entry.used is None:
+            continue
+        id = entry.id if entry.query is None else entry.query
+        before = [past[id, row] for row in entry.rows]
+        values, draft = _values(entry), entry.draft
+        if values.any() and draft is not None and draft.keys() == set(versions):
+            expected = np.array([uses / looks for uses, looks in before])
+            ranks = np.array([draft[version] for version in versions])
+            ranks[ranks == 0] = 2 * len(values)  # not listed
+            further_up = np.log2(ranks[0] / ranks[1])
+            scores.append(float(np.clip(values @ (expected * further_up) / expected.sum(), -1, 1)))
+        for counts, value, look in zip(before, values, examined, strict=False):
+            counts += value, look
+    return np.array(scores)
 
 
 def gains_before(
@@ -133,7 +166,7 @@ def gains_before(
     weights = 1 / np.maximum(examined, LEAST_EXAMINED)
     alone = condensed(range(1, len(weights) + 1))
     most = max(float(((alone - alone[-1]) * weights).max()), UNCHANGED)
-    return (pages[:, 1] - pages[:, 2]) / pages[:, 6] / most if len(pages) else np.empty(0)
+    return (pages[:, 0] - pages[:, 1]) / pages[:, 5] / most if len(pages) else np.empty(0)
 
 
 def reviewed(versions: tuple[int, int], gains: Float64) -> Review:
@@ -189,20 +222,21 @@ def _measured(
 ) -> tuple[float, ...]:
     """Measure a used page by the ranks of its hits under either version.
 
-    Returns: how much better the second version ranks what was used, from -1 to 1; the sums of gains
-        under both and of weights, for SNIPS; the shares of both versions' first hits on the page;
-        the sum of uses, 1 for the one that served most.
+    Returns: the sums of gains under both and of weights, for SNIPS; the shares of both versions'
+        first hits on the page; the sum of uses, 1 for the one that served most.
     """
-    values = np.array([(entry.used or {}).get(rank, 0.0) for rank in range(len(entry.rows))])
-    values /= values.max()
-    chances = np.maximum(examined[: len(values)], LEAST_EXAMINED)
+    values = _values(entry)
     before, after = (condensed(side) for side in ranks)
-    # √(1/p) is between 1/p, which has no bias, and 1, which has the least variance.
-    score = np.clip(values @ ((after - before) / np.sqrt(chances)), -1, 1)
-    weights = values / chances
+    weights = values / np.maximum(examined[: len(values)], LEAST_EXAMINED)
     shown = [np.mean([0 < rank <= len(values) for rank in side]) for side in ranks]
-    numbers = score, weights @ before, weights @ after, weights.sum(), *shown, values.sum()
+    numbers = weights @ before, weights @ after, weights.sum(), *shown, values.sum()
     return tuple(map(float, numbers))
+
+
+def _values(entry: SearchEntry) -> Float64:
+    """Return how much each hit of a page served (k,), 1 for the one that served most."""
+    values = np.array([(entry.used or {}).get(rank, 0.0) for rank in range(len(entry.rows))])
+    return values / max(values.max(initial=0), UNCHANGED)
 
 
 def _listed(
