@@ -308,8 +308,8 @@ class LogComparison(Reply):
     interleaved: int
     """The number of interleaved searches of which something was used."""
     advantage: Difference | None
-    """How much further up what was used is ranked, 1 for twice as far, with an interval and a
-    p-value that hold whenever one looks. A use counts by how often the hit was used before."""
+    """How much further up what was used is ranked, in powers of 16, with an interval and a p-value
+    that hold whenever one looks. A use of a hit that many passed over counts less."""
     more: int | None
     """About how many more would tell a difference of this size; null where that cannot be told, or
     has been."""

@@ -49,6 +49,12 @@ LEAST_EXAMINED = 0.05
 PRIOR = (0.3, 1.0)
 """Uses of a hit, and looks at it, before any is known."""
 
+LIKELY = 0.5
+"""Uses a look from which on a hit is taken to be right."""
+
+DOUBLINGS = 4.0
+"""How many times the rank is halved for an advantage of 1: nearly all of a page of ten."""
+
 NEEDED = 25.0
 """Searches that name the better one in 95 % of runs, times (mean / standard deviation)²."""
 
@@ -115,31 +121,28 @@ def advantages(
     """Return how much further up the second version ranks what was used of each page (n,) that
     interleaves two, the oldest first.
 
-    1 is twice as far up, and the most that counts. What is used of a page counts by its share of
-    what was to be expected: how often each hit was used for the same query before, over how often
-    it was looked at. A hit that many passed over was used by mistake.
+    A use counts log2 of one rank over the other, in units of DOUBLINGS, and less where the hit was
+    used for the same query before less often than LIKELY of the times that it was looked at: what
+    many passed over is used by mistake. More would count questions by chance, and name one of two
+    versions that win as much as they lose.
 
     Args:
         entries: the newest first.
         examined: see `compare_uses`.
     """
     past: dict[tuple[str, int], Float64] = defaultdict(lambda: np.array(PRIOR))
-    scores: list[float] = []
-    for entry in reversed(entries):
-        if entry.used is None:
-            continue
-        id = entry.id if entry.query is None else entry.query
-        before = [past[id, row] for row in entry.rows]
-        values, draft = _values(entry), entry.draft
-        if values.any() and draft is not None and draft.keys() == set(versions):
-            expected = np.array([uses / looks for uses, looks in before])
-            ranks = np.array([draft[version] for version in versions])
-            ranks[ranks == 0] = 2 * len(values)  # not listed
-            further_up = np.log2(ranks[0] / ranks[1])
-            scores.append(float(np.clip(values @ (expected * further_up) / expected.sum(), -1, 1)))
+    scores = []
+    for entry in reversed([entry for entry in entries if entry.used is not None]):
+        before = [past[entry.query or entry.id, row] for row in entry.rows]
+        values, draft = _values(entry), entry.draft or {}
+        if values.any() and draft.keys() == set(versions):
+            trust = np.array([min(uses / looks / LIKELY, 1.0) for uses, looks in before])
+            first, second = (np.array(draft[version]) for version in versions)
+            first[first == 0] = second[second == 0] = 2 * len(values)  # not listed
+            scores.append(values @ (trust * np.log2(first / second)) / DOUBLINGS)
         for counts, value, look in zip(before, values, examined, strict=False):
             counts += value, look
-    return np.array(scores)
+    return np.asarray(np.clip(scores, -1, 1))
 
 
 def gains_before(
@@ -217,26 +220,11 @@ def condensed(ranks: Sequence[int]) -> Float64:
     return gains
 
 
-def _measured(
-    entry: SearchEntry, ranks: Sequence[Sequence[int]], examined: Float64
-) -> tuple[float, ...]:
-    """Measure a used page by the ranks of its hits under either version.
-
-    Returns: the sums of gains under both and of weights, for SNIPS; the shares of both versions'
-        first hits on the page; the sum of uses, 1 for the one that served most.
-    """
-    values = _values(entry)
-    before, after = (condensed(side) for side in ranks)
-    weights = values / np.maximum(examined[: len(values)], LEAST_EXAMINED)
-    shown = [np.mean([0 < rank <= len(values) for rank in side]) for side in ranks]
-    numbers = weights @ before, weights @ after, weights.sum(), *shown, values.sum()
-    return tuple(map(float, numbers))
-
-
 def _values(entry: SearchEntry) -> Float64:
     """Return how much each hit of a page served (k,), 1 for the one that served most."""
-    values = np.array([(entry.used or {}).get(rank, 0.0) for rank in range(len(entry.rows))])
-    return values / max(values.max(initial=0), UNCHANGED)
+    used = entry.used or {}
+    most = max(used.values(), default=0) or 1.0
+    return np.array([used.get(rank, 0.0) / most for rank in range(len(entry.rows))])
 
 
 def _listed(
@@ -246,7 +234,11 @@ def _listed(
     examined: Float64,
     queries: int,
 ) -> Iterator[tuple[float, ...]]:
-    """Measure the used pages of texts, ranked by both versions as they are now."""
+    """Measure the used pages of texts, ranked by both versions as they are now.
+
+    Yields: the sums of gains under both and of weights, for SNIPS; the shares of both versions'
+        first hits on the page; the sum of uses, 1 for the one that served most.
+    """
     newest = dict.fromkeys(entry.query for entry in served if entry.query is not None)
     texts = list(newest)[:queries]
     ranked = [
@@ -259,18 +251,20 @@ def _listed(
     for entry in served:
         if entry.query in ranked[0]:
             ranks = [[side[entry.query].get(row, 0) for row in entry.rows] for side in ranked]
-            yield _measured(entry, ranks, examined)
+            values = _values(entry)
+            weights = values / np.maximum(examined[: len(values)], LEAST_EXAMINED)
+            sums = [float(weights @ condensed(side)) for side in ranks]
+            shown = [sum(0 < rank <= len(side) for rank in side) / len(side) for side in ranks]
+            yield *sums, float(weights.sum()), *shown, float(values.sum())
 
 
 def _more(scores: Float64) -> int | None:
     """Return about how many more searches would tell; None where that cannot be told."""
-    if not len(scores):
+    spread = float(scores.std()) if len(scores) else 0.0
+    strength = abs(float(scores.mean())) / spread if spread else 0.0
+    if strength * math.sqrt(len(scores)) < 1:
         return None
-    mean, spread = float(scores.mean()), float(scores.std())
-    if not spread or abs(mean) * math.sqrt(len(scores)) < spread:
-        return None
-    needed = NEEDED * (spread / mean) ** 2
-    return max(1, math.ceil(needed) - len(scores))
+    return max(1, math.ceil(NEEDED / strength**2) - len(scores))
 
 
 def _sentence(
