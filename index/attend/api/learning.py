@@ -291,8 +291,8 @@ class LogComparison(Reply):
     interleaved: int
     """The number of interleaved searches of which something was used."""
     advantage: Difference | None
-    """By how much an interleaved search gains, with an interval and a p-value that hold whenever
-    one looks. A use counts by the root of one over the chance that its rank is looked at."""
+    """How much further up what was used is ranked, in powers of 16, with an interval and a p-value
+    that hold whenever one looks. A use of a hit that many passed over counts less."""
     more: int | None
     """About how many more would tell a difference of this size; null where that cannot be told, or
     has been."""

@@ -41,8 +41,9 @@ CUT = 10
 GAIN_BINS = 20
 """Bins of gains; measures lie within 0 to 1, and so gains within -1 to 1."""
 
-STAKES: Float64 = np.geomspace(1 / 512, 15 / 16, 20)
-"""Shares of the capital that `anytime_p` bets, one for each size of a difference."""
+STAKES: Float64 = np.geomspace(1 / 32, 15 / 16, 8)
+"""Shares of the capital that `anytime_p` bets, one for each size of a difference; of smaller ones
+20,000 numbers would not tell."""
 
 MOST_CAPITAL = 1e12
 """Of a bet, where more would prove no more."""

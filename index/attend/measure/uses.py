@@ -1,12 +1,14 @@
 """Two versions compared by what people used: interleaved pages, and lists of what was shown.
 
-A hit gains 1/log2(rank + 1) where a version ranks it, among the hits of its page alone (condensed
-lists, Sakai 2007): what was not shown could not be used, and speaks for neither version.
+Of an interleaved page both versions' ranks of every hit are known. Of any other page a hit gains
+1/log2(rank + 1) where a version ranks it, among the hits of its page alone (condensed lists, Sakai
+2007): what was not shown could not be used, and speaks for neither version.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,6 +41,15 @@ DEPTH = 100
 LEAST_EXAMINED = 0.05
 """Propensities are clipped here: a use counts 20 times at most."""
 
+PRIOR = (0.3, 1.0)
+"""Uses of a hit, and looks at it, before any is known."""
+
+LIKELY = 0.5
+"""Uses a look from which on a hit is taken to be right."""
+
+DOUBLINGS = 4.0
+"""How many times the rank is halved for an advantage of 1: nearly all of a page of ten."""
+
 NEEDED = 25.0
 """Searches that name the better one in 95 % of runs, times (mean / standard deviation)²."""
 
@@ -56,9 +67,9 @@ def compare_uses(
 ) -> LogComparison:
     """Compare two versions by logged searches of which somebody said what served.
 
-    Interleaved pages tell which version is better: each gives the mean gain of its used hits under
-    the second version less that under the first, and a test that holds at any time tells whether
-    these differ. All pages tell how much a used hit gains under either (SNIPS; Swaminathan and
+    Interleaved pages tell which version is better: each tells how much further up the second one
+    ranks what was used (`advantages`), and a test that holds at any time tells whether the mean
+    differs from 0. All pages tell how much a used hit gains under either (SNIPS; Swaminathan and
     Joachims 2015; for rankings Joachims, Swaminathan and Schnabel 2017).
 
     Args:
@@ -68,12 +79,7 @@ def compare_uses(
         queries: the largest number of different texts that are ranked, the newest.
     """
     served = [entry for entry in entries if any((entry.used or {}).values())]
-    drafted = [
-        _measured(entry, [entry.draft[version] for version in versions], examined)
-        for entry in reversed(served)
-        if entry.draft is not None and entry.draft.keys() == set(versions)
-    ]
-    scores = np.array([page[0] for page in drafted])
+    scores = advantages(entries, versions, examined)
     advantage, better = None, None
     if len(scores):
         interval, p = anytime_interval(scores), float(anytime_p(scores)[-1])
@@ -84,9 +90,9 @@ def compare_uses(
     gains: list[Interval] = []
     figures: list[tuple[Any, Any, Any]] = [(None, None, None)] * 2
     if len(pages):
-        sums = pages[:, 1:3]
-        gains = ratio_intervals(np.column_stack([sums, sums[:, 1] - sums[:, 0]]), pages[:, 3])
-        coverage = pages[:, 4:6].mean(axis=0).tolist()
+        sums = pages[:, :2]
+        gains = ratio_intervals(np.column_stack([sums, sums[:, 1] - sums[:, 0]]), pages[:, 2])
+        coverage = pages[:, 3:5].mean(axis=0).tolist()
         figures = [(gains[side].mean, gains[side].bounds, coverage[side]) for side in (0, 1)]
     sides = [LoggedVersion(versions[side], wins[side], *figures[side]) for side in (0, 1)]
     more = _more(scores) if better is None else None
@@ -102,6 +108,36 @@ def compare_uses(
         gain=gains[2].mean if gains else None,
         gain_interval=gains[2].bounds if gains else None,
     )
+
+
+def advantages(
+    entries: Sequence[SearchEntry], versions: tuple[int, int], examined: Float64
+) -> Float64:
+    """Return how much further up the second version ranks what was used of each page (n,) that
+    interleaves two, the oldest first.
+
+    A use counts log2 of one rank over the other, in units of DOUBLINGS, and less where the hit was
+    used for the same query before less often than LIKELY of the times that it was looked at: what
+    many passed over is used by mistake. More would count questions by chance, and name one of two
+    versions that win as much as they lose.
+
+    Args:
+        entries: the newest first.
+        examined: see `compare_uses`.
+    """
+    past: dict[tuple[str, int], Float64] = defaultdict(lambda: np.array(PRIOR))
+    scores = []
+    for entry in reversed([entry for entry in entries if entry.used is not None]):
+        before = [past[entry.query or entry.id, row] for row in entry.rows]
+        values, draft = _values(entry), entry.draft or {}
+        if values.any() and draft.keys() == set(versions):
+            trust = np.array([min(uses / looks / LIKELY, 1.0) for uses, looks in before])
+            first, second = (np.array(draft[version]) for version in versions)
+            first[first == 0] = second[second == 0] = 2 * len(values)  # not listed
+            scores.append(values @ (trust * np.log2(first / second)) / DOUBLINGS)
+        for counts, value, look in zip(before, values, examined, strict=False):
+            counts += value, look
+    return np.asarray(np.clip(scores, -1, 1))
 
 
 def rows_listed(
@@ -139,24 +175,11 @@ def condensed(ranks: Sequence[int]) -> Float64:
     return gains
 
 
-def _measured(
-    entry: SearchEntry, ranks: Sequence[Sequence[int]], examined: Float64
-) -> tuple[float, ...]:
-    """Measure a used page by the ranks of its hits under either version.
-
-    Returns: how much better the second version ranks what was used, from -1 to 1; the sums of gains
-        under both and of weights, for SNIPS; the shares of both versions' first hits on the page.
-    """
-    values = np.array([(entry.used or {}).get(rank, 0.0) for rank in range(len(entry.rows))])
-    values /= values.max()
-    chances = np.maximum(examined[: len(values)], LEAST_EXAMINED)
-    before, after = (condensed(side) for side in ranks)
-    # √(1/p) is between 1/p, which has no bias, and 1, which has the least variance.
-    score = np.clip(values @ ((after - before) / np.sqrt(chances)), -1, 1)
-    weights = values / chances
-    shown = [np.mean([0 < rank <= len(values) for rank in side]) for side in ranks]
-    numbers = score, weights @ before, weights @ after, weights.sum(), *shown
-    return tuple(map(float, numbers))
+def _values(entry: SearchEntry) -> Float64:
+    """Return how much each hit of a page served (k,), 1 for the one that served most."""
+    used = entry.used or {}
+    most = max(used.values(), default=0) or 1.0
+    return np.array([used.get(rank, 0.0) / most for rank in range(len(entry.rows))])
 
 
 def _listed(
@@ -166,7 +189,11 @@ def _listed(
     examined: Float64,
     queries: int,
 ) -> Iterator[tuple[float, ...]]:
-    """Measure the used pages of texts, ranked by both versions as they are now."""
+    """Measure the used pages of texts, ranked by both versions as they are now.
+
+    Yields: the sums of gains under both and of weights, for SNIPS; the shares of both versions'
+        first hits on the page; the sum of uses, 1 for the one that served most.
+    """
     newest = dict.fromkeys(entry.query for entry in served if entry.query is not None)
     texts = list(newest)[:queries]
     ranked = [
@@ -179,18 +206,20 @@ def _listed(
     for entry in served:
         if entry.query in ranked[0]:
             ranks = [[side[entry.query].get(row, 0) for row in entry.rows] for side in ranked]
-            yield _measured(entry, ranks, examined)
+            values = _values(entry)
+            weights = values / np.maximum(examined[: len(values)], LEAST_EXAMINED)
+            sums = [float(weights @ condensed(side)) for side in ranks]
+            shown = [sum(0 < rank <= len(side) for rank in side) / len(side) for side in ranks]
+            yield *sums, float(weights.sum()), *shown, float(values.sum())
 
 
 def _more(scores: Float64) -> int | None:
     """Return about how many more searches would tell; None where that cannot be told."""
-    if not len(scores):
+    spread = float(scores.std()) if len(scores) else 0.0
+    strength = abs(float(scores.mean())) / spread if spread else 0.0
+    if strength * math.sqrt(len(scores)) < 1:
         return None
-    mean, spread = float(scores.mean()), float(scores.std())
-    if not spread or abs(mean) * math.sqrt(len(scores)) < spread:
-        return None
-    needed = NEEDED * (spread / mean) ** 2
-    return max(1, math.ceil(needed) - len(scores))
+    return max(1, math.ceil(NEEDED / strength**2) - len(scores))
 
 
 def _sentence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.core.types import Float64
 from attend.encoder import Encoder
 from attend.measure.statistics import anytime_interval, anytime_p, ratio_intervals
-from attend.measure.uses import compare_uses, condensed
+from attend.measure.uses import advantages, compare_uses, condensed
 from attend.store.searches import SearchEntry
 
 TEXTS = 40
@@ -105,6 +106,71 @@ def test_equal_versions_are_told_apart_in_at_most_one_of_twenty_runs() -> None:
         ]
         named += compared(lists, entries).better is not None
     assert named <= 6
+
+
+def test_versions_that_win_as_much_as_they_lose_are_told_apart_in_at_most_one_of_twenty_runs() -> (
+    None
+):
+    """Of the texts each version ranks one half lower, in the same way."""
+    random.seed(6)
+    rng = np.random.default_rng(6)
+    named = 0
+    for _ in range(60):
+        lists = world(rng, worse=2)
+        for text in range(0, TEXTS, 2):
+            mirrored = [[row + 100 for row in side] for side in lists[str(text)][::-1]]
+            lists[str(text + 1)] = mirrored
+        named += compared(lists, log_of(lists, rng, 300, drafted=True)).better is not None
+    assert named <= 3
+
+
+def test_an_advantage_is_how_much_further_up_is_ranked_what_is_used_and_was_before() -> None:
+    rng = np.random.default_rng(7)
+    entries = log_of(world(rng, worse=2), rng, 150, drafted=True)
+    entries[3] = entries[3]._replace(used={0: 4.0, 2: 2.0})
+    entries[5] = entries[5]._replace(used={})  # looked at, and nothing served
+    entries[7] = entries[7]._replace(draft={1: [1] * RANKS, 3: [2] * RANKS})
+    entries[9] = entries[9]._replace(used=None)
+    look = [1 / (rank + 1) for rank in range(RANKS)]
+    expected = []
+    for place in range(len(entries) - 1, -1, -1):
+        entry = entries[place]
+        if not entry.used or entry.draft is None or 2 not in entry.draft:
+            continue
+        shares, gains = [], []
+        for rank, row in enumerate(entry.rows):
+            uses, looks = 0.3, 1.0
+            for earlier in entries[place + 1 :]:
+                same = earlier.query == entry.query and earlier.used is not None
+                if same and row in earlier.rows:
+                    at = list(earlier.rows).index(row)
+                    most = max(earlier.used.values(), default=1.0)
+                    uses += earlier.used.get(at, 0.0) / most
+                    looks += look[at]
+            shares.append(uses / looks)
+            first, second = (entry.draft[version][rank] or 2 * RANKS for version in (1, 2))
+            value = entry.used.get(rank, 0.0) / max(entry.used.values())
+            gains.append(value * (np.log(first) - np.log(second)) / np.log(16))
+        total = sum(min(2 * share, 1) * gain for share, gain in zip(shares, gains, strict=True))
+        expected.append(max(-1.0, min(1.0, total)))
+    assert len(expected) == 147
+    np.testing.assert_allclose(advantages(entries, (1, 2), np.array(look)), expected)
+
+
+def test_a_use_by_mistake_counts_less_where_many_passed_the_hit_over() -> None:
+    """The right hit is 7, which the first version ranks higher; somebody uses 9 by mistake."""
+    draft = {1: [1, 2], 2: [2, 1]}
+    usual = SearchEntry("", 0.0, 1, "text", [7, 9], {0: 1.0}, None, draft)
+    mistake = usual._replace(used={1: 1.0})
+    looks: Float64 = np.ones(2)
+    [alone] = advantages([mistake], (1, 2), looks)
+    assert alone == pytest.approx(0.6 / 4)
+    assert 0 < advantages([mistake, *[usual] * 20], (1, 2), looks)[-1] < 0.05 / 4
+    assert advantages([usual] * 20, (1, 2), looks)[-1] == -1 / 4
+    other = [entry._replace(query="another") for entry in [usual] * 20]
+    assert advantages([mistake, *other], (1, 2), looks)[-1] == alone
+    vectors = [entry._replace(query=None, id=str(n)) for n, entry in enumerate([usual] * 20)]
+    assert advantages([mistake._replace(query=None), *vectors], (1, 2), looks)[-1] == alone
 
 
 def test_the_gain_of_a_use_is_held_by_its_interval() -> None:
