@@ -359,7 +359,12 @@ class TakesFeedback(StoredCollection):
             since = 0.0
         drafted = [entry for entry in entries if entry.time >= since]
         result = compare_uses(
-            drafted, (first, second), lambda texts, version: [], examination(entries), queries=0
+            drafted,
+            (first, second),
+            lambda texts, version: [],
+            examination(entries),
+            queries=0,
+            one_sided=True,
         )
         better = result.better if result.better in stored else None
         ended = better is not None or result.interleaved >= most or not stored.keys() >= set(pair)

@@ -257,8 +257,9 @@ class RankingTrainer:
             for split in fold.splits
         ]
         look = self.task.look(len(np.unique(self.groups)))
+        by_use = weights is not None and "matrices" in request.parts
         choice, criteria, nested = selection.contest(
-            judged, request, look, groups=self.groups, least=LEAST_GAIN
+            judged, request, look, by_use=by_use, groups=self.groups, least=LEAST_GAIN
         )
         note = OFFSETS if choice.share > 0 and "offsets" in request.parts else ""
         note += "" if any(item.name == "unseen" for item in criteria) else UNMEASURED

@@ -124,6 +124,10 @@ class Judged(NamedTuple, Generic[C]):
         after = {choice: value for choice, value in values.items() if choice is not None}
         return cls(split, units, values[None], after)
 
+    def learned(self) -> Judged[C]:
+        """Return the same without the plain choices."""
+        return self._replace(after={one: at for one, at in self.after.items() if one.reach})
+
 
 class Outcome(NamedTuple):
     """The units of a split (u,), ascending, and their values before (u,) and after (..., u)."""
@@ -230,11 +234,23 @@ def nested_outcomes(
 
 
 def contest(
-    judged: Sequence[Judged[C]], request: TrainRequest, look: Look, **test: Any
+    judged: Sequence[Judged[C]],
+    request: TrainRequest,
+    look: Look,
+    *,
+    by_use: bool = False,
+    **test: Any,
 ) -> tuple[C, list[Criterion], list[C]]:
     """Return the best choice, what nested choices must show of it (see `compare_splits`), and the
-    nested choice of each fold."""
+    nested choice of each fold.
+
+    Args:
+        by_use: the units are of what was used. That stood on a page already, and only live lists
+            can tell what else is gained: no plain choice is taken.
+    """
     share_seen, tolerance = request.share_seen, request.tolerance
+    if by_use:
+        judged = [fold.learned() for fold in judged]
     choices = nested_choices(judged, share_seen, tolerance)
     after = [fold.after[choice] for fold, choice in zip(judged, choices, strict=True)]
     outcomes = outcomes_of(judged, after)

@@ -64,6 +64,7 @@ def compare_uses(
     examined: Float64,
     *,
     queries: int,
+    one_sided: bool = False,
 ) -> LogComparison:
     """Compare two versions by logged searches of which somebody said what served.
 
@@ -77,14 +78,18 @@ def compare_uses(
         lists: see `Lists`; called for texts of queries.
         examined: (ranks,), the chance that somebody looks at each rank of a page.
         queries: the largest number of different texts that are ranked, the newest.
+        one_sided: name each version with a chance of .05 where it is no better than the other; else
+            either of them.
     """
     served = [entry for entry in entries if any((entry.used or {}).values())]
     scores = advantages(entries, versions, examined)
     advantage, better = None, None
     if len(scores):
-        interval, p = anytime_interval(scores), float(anytime_p(scores)[-1])
+        second, first = (anytime_p(sign * scores, greater=True)[-1] for sign in (1, -1))
+        p = float(min(first, second) if one_sided else anytime_p(scores)[-1])
+        interval = anytime_interval(scores)
         advantage = Difference(interval.mean, interval.bounds, p)
-        better = versions[int(interval.mean > 0)] if p <= 1 - LEVEL else None
+        better = versions[int(second < first)] if p <= 1 - LEVEL else None
     wins = int((scores < 0).sum()), int((scores > 0).sum())
     pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 6)
     gains: list[Interval] = []
