@@ -81,8 +81,7 @@ LAYERED = (
     (1.0, (0.75, 1.0), 0.0),
     (1.0, (0.75, 1.0), 0.1),
 )
-"""The factors on example keys, with λ, γ and μ, with which a second layer is tried, and times: they
-take more time than all else that is tried of a fit."""
+"""Example keys, λ, γ and μ with which a second layer and times are tried: these take the longest."""
 
 APART = 1.25
 """The most by which the scale that tells a half-life differs from the fitted one, as a factor."""

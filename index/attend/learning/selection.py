@@ -249,8 +249,9 @@ def contest(
             can tell what else is gained: no plain choice is taken.
     """
     share_seen, tolerance = request.share_seen, request.tolerance
-    if by_use:
-        judged = [fold.learned() for fold in judged]
+    learned = [fold.learned() for fold in judged]
+    if by_use and set.intersection(*(set(fold.after) for fold in learned)):
+        judged = learned
     choices = nested_choices(judged, share_seen, tolerance)
     after = [fold.after[choice] for fold, choice in zip(judged, choices, strict=True)]
     outcomes = outcomes_of(judged, after)
