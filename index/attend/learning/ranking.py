@@ -81,7 +81,7 @@ LAYERED = (
     (1.0, (0.75, 1.0), 0.0),
     (1.0, (0.75, 1.0), 0.1),
 )
-"""Example keys, λ, γ and μ with which a second layer and times are tried: these take the longest."""
+"""Example keys, λ, γ and μ with which a second layer and times are tried: both take longest."""
 
 APART = 1.25
 """The most by which the scale that tells a half-life differs from the fitted one, as a factor."""
