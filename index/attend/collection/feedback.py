@@ -374,13 +374,11 @@ class TakesFeedback(StoredCollection):
             self.store.put_settings(settings)
         else:
             event = "promoted" if better == second else "rolled_back"
-            assert result.advantage is not None  # it has told
-            figures = {"to": first, "searches": result.interleaved, "p": result.advantage.p}
-            report = stored[better]
+            report, why = stored[better], result.sentence
             if event == "promoted":
-                report = {**report, "promoted": True, "kept": False, "by_use": figures}
+                report = {**report, "promoted": True, "kept": False, "by_use": why}
             else:
-                settings[ROLLED_BACK] = {**sent_back(self.store.settings()), str(second): figures}
+                settings[ROLLED_BACK] = {**sent_back(self.store.settings()), str(second): why}
             self.activate(better, active.version, report=report, settings=settings)
         self.views.refresh()
         return Review(self.views.current().version.number, event, ended, result)

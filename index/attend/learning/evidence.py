@@ -28,7 +28,7 @@ from attend.store import CollectionStore, StoredDocument
 from attend.values.select import display_title, select
 
 ROLLED_BACK = "rolled_back"
-"""The setting with the versions that use has sent back, and the figures of each."""
+"""The setting with the versions that use has sent back, and why each."""
 
 DECIDING = ("mix", "log likelihood", "squared error", "random")
 """The names of comparisons that decide, in reports that do not say which does."""
@@ -57,9 +57,9 @@ def with_evidence(
     """
     gone, results = sent_back(settings), []
     for version in versions:
-        use, evidence = _use(gone.get(str(version.version))), evidence_of(version)
-        if use is not None:
-            verdict = f"{evidence.verdict} Sent back by use: version {use.to} {use.words}."
+        evidence, by_use = evidence_of(version), gone.get(str(version.version))
+        if by_use is not None:
+            verdict = f"{evidence.verdict} Sent back by use: {by_use}"
             evidence = replace(evidence, verdict=verdict, rolled_back=True)
         results.append(replace(version, evidence=evidence))
     return results
@@ -77,12 +77,13 @@ def evidence_of(version: StoredProjection) -> Evidence:
         figures |= {"measure": gain.measure, "before": gain.before, "after": gain.after}
     words, tested = ("", "") if gain is None else (gain.words, gain.tested)
     if report["promoted"]:
-        use = _use(report.get("by_use"))
-        if use is not None:
-            tested = f"it {use.words}; on held-out questions {tested or 'nothing was measured'}"
-        end = "proved" if use is None else "proved by use"
-        sentence = " · ".join(filter(None, (name, words, end)))
-        verdict = f"Proved better: {tested}." if tested else "Proved better."
+        verdict, by_use = f"Proved better: {tested}." if tested else "Proved better.", ""
+        if report.get("by_use"):
+            verdict, by_use = (
+                f"Proved better by use: {report['by_use']} {tested}".strip(),
+                " by use",
+            )
+        sentence = " · ".join(filter(None, (name, words, f"proved{by_use}")))
         return Evidence("proved", sentence, verdict, **figures)
     units = UNITS.get(_objective(report), "questions")
     subject = "ranking" if units == "questions" else "answers"
@@ -289,37 +290,8 @@ def _answering(item: ChangedUnit, document: StoredDocument, path: str | None, ti
     return f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}: {title}"
 
 
-class UseFigures(Reply):
-    """What use tells of two interleaved versions.
-
-    Attributes:
-        to: the one that answers, or the one before it.
-    """
-
-    to: int
-    searches: int
-    p: float
-
-    @property
-    def words(self) -> str:
-        """What the better one does."""
-        return (
-            f"has the used hits of {self.searches:,} interleaved searches further up ({_p(self.p)})"
-        )
-
-
-def _use(stored: object) -> UseFigures | None:
-    try:
-        return _use_figures.validate_python(stored)
-    except ValidationError:  # there are none; or a restored copy has another form
-        return None
-
-
-_use_figures = TypeAdapter(UseFigures)
-
-
 def sent_back(settings: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the figures of the versions that use has sent back, by their numbers."""
+    """Return what use says of the versions that it has sent back, by their numbers."""
     stored = settings.get(ROLLED_BACK)
     return dict(stored) if isinstance(stored, Mapping) else {}
 

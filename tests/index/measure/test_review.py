@@ -80,7 +80,7 @@ def test_a_version_that_use_says_is_worse_is_sent_back(collection: Collection) -
     assert learned == "Learned from use: 1 promotion, 1 rollback, +0.0 points"
     [evidence] = [one.evidence for one in collection.projections() if one.version == version]
     assert evidence.rolled_back
-    assert "Sent back by use: version " in evidence.verdict
+    assert f"Sent back by use: Version {before} is better, by " in evidence.verdict
     assert collection.review() is None
 
 
@@ -95,7 +95,8 @@ def test_a_version_without_a_proof_is_promoted_by_use(collection: Collection) ->
     assert (result.active, result.event, result.ended) == (better, "promoted", True)
     [version] = [one for one in collection.projections() if one.version == better]
     assert (version.report["promoted"], version.report["kept"]) == (True, False)
-    assert version.report["by_use"]["searches"] == result.comparison.interleaved
+    assert version.report["by_use"] == result.comparison.sentence
+    assert f"Proved better by use: Version {better} is better, by " in version.evidence.verdict
     assert version.evidence.state == "proved"
     assert version.evidence.sentence.endswith("proved by use")
     learned = collection.learned()

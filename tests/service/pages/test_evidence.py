@@ -332,7 +332,7 @@ def test_a_version_that_use_has_sent_back_is_marked_and_the_story_of_versions_to
             "Version 1, as encoded, in use",
             "Version 2, learned (proved), sent back by use",
         ]
-        tab.page.wait_for_selector("#verdict:has-text('Sent back by use: version ')")
+        tab.page.wait_for_selector("#verdict:has-text('Sent back by use: Version ')")
         versions = tab.ask("/v1/collections/worn/projections")["projections"]
         assert [version["evidence"]["rolled_back"] for version in versions] == [False, True]
         tab.open("/teach?collection=worn")
