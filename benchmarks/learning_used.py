@@ -13,7 +13,7 @@ from attend import Collection
 from attend.core.types import Bool, Float64
 from attend.learning import FEWEST_QUESTIONS
 from attend.learning.task import GROWTH
-from attend_service.learner import DOUBTED
+from attend_service.learner import DOUBTED, is_promising
 
 ROUNDS, SEARCHES, K = 20, 100, 10
 
@@ -113,15 +113,17 @@ def simulated(
             ids_used = [hit.id for hit, one in zip(answer.hits, clicks, strict=False) if one]
             collection.used(str(answer.search), ids_used, source=source)
         result = collection.review()
-        promotions += result is not None and result.event == "promoted"
+        if result is not None:
+            progress(f"   round {place}: {result.comparison.sentence}")
+            promotions += result.event == "promoted"
         count = place * SEARCHES
         growth = DOUBTED if collection.settings.interleave else GROWTH
         if count >= max(FEWEST_QUESTIONS, growth * last):
             last = count
             report = trained(collection).report
             promotions += report["promoted"]
-            mix = report["views"]["mix"]
-            if report["promoted"] or mix["after"] > mix["before"]:
+            progress(f"   {report['chosen']} {report['reason']}")
+            if is_promising(report):
                 collection.configure(interleave=[report["previous"], report["version"]])
         elif result is None or result.event is None:
             continue

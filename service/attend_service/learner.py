@@ -45,6 +45,8 @@ DOUBTED = 2.0
 """How many times as many searches must have a report as at the last training, while a version is
 interleaved: use shall have time to tell."""
 
+WORSE = 0.01
+
 REVIEW_EACH = 20
 """Searches with a report between two reviews of a version."""
 
@@ -53,6 +55,13 @@ WEBHOOK_SECONDS = 10.0
 LEARNED = "learned"
 """The setting of a collection with its last training by use: when, after how many searches with a
 report, the job while it runs, and the pair of versions that was interleaved last."""
+
+
+def is_promising(report: Mapping[str, Any]) -> bool:
+    """Return whether use shall tell what the version of a training is worth: it did not lose by
+    more than WORSE on held-out questions, which stood on a page already and can gain little."""
+    mix = (report.get("views") or {}).get("mix") or {"before": 1.0, "after": 0.0}
+    return bool(report.get("promoted")) or mix["after"] >= mix["before"] - WORSE
 
 
 class Learner:
@@ -178,8 +187,7 @@ class Learner:
             self._tell(collection, "promoted", report["version"], report["reason"])
         elif report:
             log.info("Use of %r proves nothing yet: %s", collection.name, report["reason"])
-        mix = (report.get("views") or {}).get("mix") or {"before": 0.0, "after": 0.0}
-        if report.get("promoted") or mix["after"] > mix["before"]:
+        if is_promising(report):
             self._interleave(collection, report["previous"], report["version"])
 
     def _interleave(self, collection: Collection, before: int | None, after: int | None) -> None:
