@@ -71,19 +71,16 @@ def evidence_of(version: StoredProjection) -> Evidence:
     if "promoted" not in report:
         state, words = _untrained(version)
         return Evidence(state, f"{name} · {words}", f"{name}, {words}: it was not trained.")
+    if by_use := report.get("by_use"):
+        return Evidence("proved", f"{name} · proved by use", f"Proved better by use: {by_use}")
     gain, view = _gain(report), _deciding(report) or {}
     figures: dict[str, Any] = {"questions": view.get("queries")}
     if gain is not None:
         figures |= {"measure": gain.measure, "before": gain.before, "after": gain.after}
     words, tested = ("", "") if gain is None else (gain.words, gain.tested)
     if report["promoted"]:
-        verdict, by_use = f"Proved better: {tested}." if tested else "Proved better.", ""
-        if report.get("by_use"):
-            verdict, by_use = (
-                f"Proved better by use: {report['by_use']} {tested}".strip(),
-                " by use",
-            )
-        sentence = " · ".join(filter(None, (name, words, f"proved{by_use}")))
+        sentence = " · ".join(filter(None, (name, words, "proved")))
+        verdict = f"Proved better: {tested}." if tested else "Proved better."
         return Evidence("proved", sentence, verdict, **figures)
     units = UNITS.get(_objective(report), "questions")
     subject = "ranking" if units == "questions" else "answers"
@@ -311,7 +308,7 @@ def learned_from_use(
         if version.report.get("promoted") and isinstance(used, Mapping) and used.get("relevant"):
             promoted.append(version)
     standing = [version for version in promoted if str(version.version) not in gone]
-    views = [_deciding(version.report) for version in standing]
+    views = [_deciding(one.report) for one in standing if not one.report.get("by_use")]
     gain = float(sum(view["after"] - view["before"] for view in views if view is not None))
     back = len(promoted) - len(standing)
     sentence = (
