@@ -25,7 +25,6 @@ from attend.core.errors import Conflict, Unsupported
 from attend.core.types import Document, Float32, Int64, Json
 from attend.store import (
     NO_OFFSETS,
-    USED,
     CollectionStore,
     Entry,
     ExampleSet,
@@ -368,7 +367,6 @@ class RemoteStore(CollectionStore):
             weights=np.array([row["weight"] for row in rows], dtype=np.float64),
             positions=np.array([row["position"] for row in rows], dtype=np.int64),
             ids=np.array([row["id"] for row in rows], dtype=np.int64),
-            used=np.array([row["source"] == USED for row in rows], dtype=bool),
         )
 
     def example_count(self) -> int:

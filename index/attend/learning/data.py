@@ -102,7 +102,6 @@ class Questions:
         coverage: (q,) maximum / ideal of each question, from 0 to 1.
         left_out: sparse (q, n), documents that are not ranked for a question; None for none.
         unmoved: (q, d) embeddings before `feedback` moved them; None where it did not.
-        weights: (q,) how much each counts, 1 on average; None where all count alike.
     """
 
     embeddings: Float32
@@ -113,7 +112,6 @@ class Questions:
     left_out: Sparse | None = None
     unmoved: Float32 | None = None
     feedback: FeedbackMemory | None = None
-    weights: Float32 | None = None
 
     @property
     def count(self) -> int:
@@ -136,9 +134,8 @@ class Questions:
         )
         left_out = None if self.left_out is None else self.left_out[index]
         unmoved = None if self.unmoved is None else self.unmoved[index]
-        weights = None if self.weights is None else self.weights[index]
         columns = self.embeddings[index], relevant, judged, lexical, self.coverage[index]
-        return Questions(*columns, left_out, unmoved, self.feedback, weights)
+        return Questions(*columns, left_out, unmoved, self.feedback)
 
     def votes(self, table: KeyTable, *, hide: bool = False) -> Float32:
         """Return the votes of feedback for all documents (q, n); 0 where it did not move them.

@@ -247,16 +247,14 @@ class RankingTrainer:
     def judge(self, rankings: Sequence[Rankings]) -> Trained:
         """Choose, and put the choice to the promotion test."""
         request = self.request
-        weights = self.material.questions.weights
         judged: list[Judged[RankingChoice]] = [
-            Judged.of(
-                split, fold.held_out, {n: item.ndcg[split] for n, item in row.items()}, weights
-            )
+            Judged.of(split, fold.held_out, {n: item.ndcg[split] for n, item in row.items()})
             for fold, row in zip(self.folds, rankings, strict=True)
             for split in fold.splits
         ]
         look = self.task.look(len(np.unique(self.groups)))
-        by_use = weights is not None and "matrices" in request.parts
+        used: Any = self.task.used or {"relevant": 0}
+        by_use = 2 * used["relevant"] > self.material.questions.count
         choice, criteria, nested = selection.contest(
             judged, request, look, by_use=by_use, groups=self.groups, least=LEAST_GAIN
         )

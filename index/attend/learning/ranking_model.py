@@ -106,8 +106,7 @@ def read_questions(
 
     def questions(examples: Bool) -> Questions:
         relevant, judged = (matrix[members] for matrix in labels(examples))
-        columns = learned.embeddings[members], relevant, judged, lexical, coverage
-        return Questions(*columns, weights=_weights(learned, relevant, members))
+        return Questions(learned.embeddings[members], relevant, judged, lexical, coverage)
 
     figures: dict[str, Json] = {
         "questions": len(learned.texts),
@@ -119,20 +118,6 @@ def read_questions(
     first = np.full(len(learned.texts), np.iinfo(np.int64).max)
     np.minimum.at(first, learned.questions, learned.ids)
     return RankingMaterial(memory, everything, previous, figures, texts, first[members])
-
-
-def _weights(learned: ExampleSet, relevant: Sparse, members: Int64) -> Float32 | None:
-    """Return how much questions count: those from the log by the inverse of the chance that their
-    answer was used, as their labels say; None where there are none."""
-    if not learned.used.any():
-        return None
-    from_log = np.zeros(len(learned.texts), dtype=bool)
-    from_log[learned.questions[learned.used]] = True
-    from_log[learned.questions[~learned.used & (learned.weights > 0)]] = False
-    largest = relevant.max(axis=1).toarray().ravel()
-    weights = np.where(from_log[members], largest, 1.0)
-    mean = weights[largest > 0].mean() if (largest > 0).any() else 1.0
-    return (weights / mean).astype(np.float32)
 
 
 def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:
@@ -407,8 +392,6 @@ class RankingModel:
         counts = torch.from_numpy(log_counts + competing.astype(np.float32))
         scores = self._scores(batch[answered], documents)
         losses = -(target * log_shares(self.maps.log_scale.exp() * scores + counts)).sum(dim=1)
-        if self.questions.weights is not None:
-            losses = losses * torch.from_numpy(self.questions.weights[batch[answered]])
         return losses.mean()
 
     def candidates(self, judged: Any) -> tuple[Int64, Float32]:

@@ -30,7 +30,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from attend.api.learning import TrainRequest
-from attend.core.types import Float64, Floats, Int64
+from attend.core.types import Float64, Int64
 from attend.learning.fit import Watch, run_parallel
 from attend.learning.task import FIRST_LOOK, SIGNIFICANCE, Look, PromotionVerdict
 from attend.measure.statistics import LEVEL, by_group, difference_intervals, paired_randomisation
@@ -112,15 +112,8 @@ class Judged(NamedTuple, Generic[C]):
         split: Split,
         units: Int64,
         values: Mapping[C | None, Float64],
-        weights: Floats | None = None,
     ) -> Judged[C]:
-        """Return a fold by the values of every choice, and of what answers now by None.
-
-        Args:
-            weights: how much every unit counts, 1 on average; None where all count alike.
-        """
-        if weights is not None:
-            values = {choice: value * weights[units] for choice, value in values.items()}
+        """Return a fold by the values of every choice, and of what answers now by None."""
         after = {choice: value for choice, value in values.items() if choice is not None}
         return cls(split, units, values[None], after)
 

@@ -1,13 +1,14 @@
-"""Labels from use: the hits of logged searches that served, without the bias of their ranks.
+"""Labels from use: the hits of logged searches that served.
 
 A hit at the top is used more often, since more people look at it. How much more is estimated from
-the log itself, wherever a document was shown at several ranks for one question; a use then counts
-by the inverse of that chance. What was used and not used becomes stored examples, from which
-`train` learns as from any others.
+the log itself, wherever a document was shown at several ranks for one question; that tells what a
+hit that was not used says. What was used and not used becomes stored examples, from which `train`
+learns as from any others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,18 +32,16 @@ SHAPE = 20.0
 
 STEPS = 50
 
-LEAST = 0.1
-"""The smallest chance that a use is divided by: unclipped, a stray one at rank 200 outweighs all
-others."""
-
 RIGHT, WRONG, STRENGTH = 0.9, 0.1, 20.0
-"""The chances that a hit is used which is looked at, and is the answer or not, before the log says
+"""The chances that a hit is used which is looked at, and is right or not, before the log says
 anything, and the looks that they count for."""
 
 MOST = 0.98
 
-DOUBTFUL = 0.05
-"""A used document that is the answer with a smaller chance gets no label."""
+SURE = 0.8
+"""The chance from which on a used document is taken for right. On CoNaLa, with clicks by mistake, a
+version gained less that learned from all of them, weighed by their chances, or by one over the
+chance that a right one is used."""
 
 MOST_SEARCHES = 100_000
 """The latest searches with a report from which labels are made."""
@@ -167,12 +166,10 @@ def _examination(shown: ShownHits, ranks: int) -> Float64:
 def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLabels:
     """Make labels of searches with a report.
 
-    Of each question one of the shown documents is taken to be the answer, or none: which, tell all
-    reports about it, by how often hits are used that are right and looked at, and that are not
-    (`Habits`). The label of a used document is the chance that it is the answer, over the chance
-    that an answer at its ranks is used at all: questions whose answer stands low are as many among
-    all, but few among those with a report (inverse propensity; Joachims, Swaminathan and Schnabel
-    2017). A document that was passed over is a label below 0, by how sure it is no answer.
+    Whether a document is right tell all reports about it and its question, by how often hits are
+    used that are right and looked at, and that are not (`Habits`). A used document that is right
+    for SURE has the label 1, or its value; one that was passed over a label below 0, by how sure it
+    is not right; of all others the log says too little.
 
     Args:
         ids: of documents by row; others are left out.
@@ -181,9 +178,8 @@ def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLab
     looks = _examination(shown, int(shown.ranks.max(initial=0)) + 1)
     shown = ShownHits._make(column[shown.pairs < len(names)] for column in shown)
     trust, weighed = _trust(shown, sources)
-    numbers = np.array([question for question, _ in names], dtype=np.int64)
     labels, plain = (
-        _labels(shown, numbers, looks, weights) for weights in (trust, np.ones(len(sources)))
+        _labels(shown, len(names), looks, weights) for weights in (trust, np.ones(len(sources)))
     )
     examples = [
         Example(questions[question], ids[row], float(label), None, USED)
@@ -203,75 +199,38 @@ def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLab
     return UsedLabels(examples, figures)
 
 
-class Habits(NamedTuple):
-    """How people use what they are shown.
-
-    Attributes:
-        right: the chance that a hit is used which is looked at, and the answer.
-        wrong: the same of one that is not the answer.
-        prior: (r,) the chance that the answer is the document whose best rank this is.
-    """
-
-    right: float
-    wrong: float
-    prior: Float64
-
-
-def _labels(shown: ShownHits, questions: Int64, looks: Float64, trust: Float64) -> Float64:
+def _labels(shown: ShownHits, count: int, looks: Float64, trust: Float64) -> Float64:
     """Return the label of each pair (p,): above 0 used, below 0 passed over, 0 for neither.
 
+    The chances that a hit that is looked at is used if it is right (`right`), or wrong, and that a
+    document is right by its best rank (`prior`, (r,)), are estimated with the labels (expectation
+    maximisation).
+
     Args:
-        questions: (p,) the question of each pair.
         trust: (s,) of each source.
     """
-    count, weights = len(questions), trust[shown.sources]
-    used, look = shown.used > 0, looks[shown.ranks]
+    weights, used, look = trust[shown.sources], shown.used > 0, looks[shown.ranks]
     best = np.full(count, len(looks) - 1)
     np.minimum.at(best, shown.pairs, shown.ranks)
-    habits = Habits(RIGHT, WRONG, np.full(len(looks), 0.5 / len(looks)))
-    for _ in range(STEPS):  # expectation maximisation
-        chances = _chances(shown, questions, best, looks, weights, habits)
-        mine = chances[shown.pairs] * weights
-        others = (1 - chances[shown.pairs]) * weights
-        right = float((used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH))
-        wrong = float((used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH))
-        prior = np.bincount(best, chances, len(looks)) / max(len(np.unique(questions)), 1)
-        right = min(right, MOST)
-        habits = Habits(right, min(wrong, right / 2), np.maximum(prior, 1e-4))
-    chances = _chances(shown, questions, best, looks, weights, habits)
-    # The chance that an answer that was shown at these ranks is used at least once.
-    missed = np.bincount(shown.pairs, weights * np.log1p(-habits.right * look), count)
-    reached = np.maximum(1 - np.exp(missed), LEAST)
+    right, wrong, prior = RIGHT, WRONG, np.full(len(looks), 0.5)
+    chances = np.empty(0)
+    for _ in range(STEPS):
+        missed = np.log1p(-right * look) - np.log1p(-wrong * look)
+        evidence = np.where(used, math.log(right / wrong), missed)
+        odds = np.log(prior / (1 - prior))[best]
+        odds += np.bincount(shown.pairs, weights * evidence, count)
+        chances = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
+        mine, others = (side[shown.pairs] * weights for side in (chances, 1 - chances))
+        right = min((used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH), MOST)
+        wrong = (used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH)
+        wrong = min(wrong, right / 2)
+        known = np.bincount(best, chances, len(looks)) + STRENGTH / 2
+        prior = np.minimum(known / (np.bincount(best, minlength=len(looks)) + STRENGTH), MOST)
     uses = np.bincount(shown.pairs, weights * used, count)
     value = np.bincount(shown.pairs, weights * shown.used, count) / np.maximum(uses, 1e-9)
     passed = np.bincount(shown.pairs, weights * shown.read, count)
-    return np.where(
-        uses > 0,
-        np.where(chances > DOUBTFUL, value * chances / reached, 0.0),
-        np.where(passed > 0, chances - 1, 0.0),
-    )
-
-
-def _chances(
-    shown: ShownHits,
-    questions: Int64,
-    best: Int64,
-    looks: Float64,
-    weights: Float64,
-    habits: Habits,
-) -> Float64:
-    """Return the chance of each pair to be its question's answer (p,); none may be."""
-    look = looks[shown.ranks]
-    seen = np.where(
-        shown.used > 0,
-        np.log(habits.right / habits.wrong),
-        np.log1p(-habits.right * look) - np.log1p(-habits.wrong * look),
-    )
-    evidence = np.bincount(shown.pairs, weights * seen, len(questions))
-    odds = habits.prior[best] * np.exp(np.minimum(evidence, 500.0))
-    total, prior = (np.bincount(questions, column) for column in (odds, habits.prior[best]))
-    none = np.maximum(1 - prior, 0.02)
-    return np.asarray(odds / (total + none)[questions])
+    sure = np.where(chances >= SURE, value, 0.0)
+    return np.where(uses > 0, sure, np.where(passed > 0, chances - 1, 0.0))
 
 
 def _shown(

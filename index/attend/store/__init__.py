@@ -232,7 +232,6 @@ class ExampleSet(NamedTuple):
     weights: Float64  # (e,)
     positions: Int64  # (e,) 0 for unknown
     ids: Int64  # (e,)
-    used: Bool  # (e,) made from the log of searches
 
 
 class InteractionSet(NamedTuple):

@@ -20,7 +20,6 @@ from attend.core.errors import Conflict
 from attend.core.liking import Liking, liked_mask
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.store import (
-    USED,
     CollectionStore,
     Column,
     Entry,
@@ -403,10 +402,10 @@ class Store(CollectionStore):
             questions = db.execute("SELECT id, text, embedding FROM questions ORDER BY id")
             ids, texts, embeddings = sql.columns_of(questions.fetchall(), 3)
             examples = db.execute(
-                "SELECT question, document, weight, coalesce(position, 0), id, source = ? "
-                "FROM examples ORDER BY id", [USED],
-            )  # fmt: skip
-            columns = sql.columns_of(examples.fetchall(), 6)
+                "SELECT question, document, weight, coalesce(position, 0), id "
+                "FROM examples ORDER BY id"
+            )
+            columns = sql.columns_of(examples.fetchall(), 5)
         question_ids = np.array(ids, dtype=np.int64)
         return ExampleSet(
             texts=list(texts),
@@ -416,7 +415,6 @@ class Store(CollectionStore):
             weights=np.array(columns[2], dtype=np.float64),
             positions=np.array(columns[3], dtype=np.int64),
             ids=np.array(columns[4], dtype=np.int64),
-            used=np.array(columns[5], dtype=bool),
         )
 
     def example_count(self) -> int:

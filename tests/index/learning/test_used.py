@@ -81,28 +81,36 @@ def test_one_order_for_each_question_says_nothing_of_looks() -> None:
     np.testing.assert_allclose(examination(simulated(0.3, 3000), 4), 1 / np.arange(1, 5), rtol=1e-4)
 
 
-def test_labels_say_which_document_is_the_answer_and_weigh_by_how_rarely_it_is_used() -> None:
-    """Questions with one answer each, as often at each rank: their labels add up to as much."""
+def test_what_is_labelled_is_right_but_for_as_many_as_is_told() -> None:
+    """Questions with one answer each, half of them at the first rank, asked three times each."""
     random = np.random.default_rng(0)
-    ranks = random.integers(RANKS, size=8000)
+    ranks = random.integers(RANKS, size=6000) * (random.random(6000) < 0.5)
     entries = []
-    for question, rank in enumerate(ranks.tolist()):
-        chances = np.where(np.arange(RANKS) == rank, 0.9, 0.05) / np.arange(1, RANKS + 1)
+    for question, rank in enumerate(np.concatenate([ranks] * 3).tolist()):
+        chances = np.where(np.arange(RANKS) == rank, 0.9, 0.1) / np.arange(1, RANKS + 1)
         used = np.flatnonzero(random.random(RANKS) < chances).tolist()
         # Documents are their ranks, of which one is the answer.
-        entries.append(shown(range(RANKS), used, f"question {question}"))
+        entries.append(shown(range(RANKS), used, f"question {question % len(ranks)}"))
     labels = labels_of(entries, {row: str(row) for row in range(RANKS)})
-    right = np.zeros(RANKS)
-    wrong = 0.0
-    for example in labels.examples:
-        rank = ranks[int(example.query.split()[1])]
-        if example.document == str(rank):
-            right[rank] += max(example.weight, 0)
-        else:
-            wrong += max(example.weight, 0)
-    totals = right / np.bincount(ranks, minlength=RANKS)
-    assert totals.min() > 0.6 * totals.max()
-    assert wrong < 0.4 * right.sum()
+    sides = [
+        [example for example in labels.examples if example.weight * sign > 0] for sign in (1, -1)
+    ]
+    right, wrong = (
+        np.array([int(one.document) == ranks[int(one.query.split()[1])] for one in side])
+        for side in sides
+    )
+    # The chances are those of the simulation: of labels from .8 up more than .8 are right.
+    assert right.mean() > 0.9
+    assert right.sum() > 0.6 * len(ranks)
+    assert {one.weight for one in sides[0]} == {1.0}
+    assert len(wrong) > 500
+    assert wrong.mean() < 0.05
+
+
+def test_several_documents_may_be_right() -> None:
+    entries = [shown([7, 8, 9], [0, 1, 2], f"question {number % 4}") for number in range(12)]
+    labels = labels_of(entries, {7: "a", 8: "b", 9: "c"})
+    assert [example.weight for example in labels.examples] == [1.0] * 12
 
 
 def test_a_hit_that_was_passed_over_is_a_label_below_zero() -> None:
@@ -114,7 +122,8 @@ def test_a_hit_that_was_passed_over_is_a_label_below_zero() -> None:
     }
     assert weights.keys() == {"a", "b", "c"}
     assert weights["a"] < -0.9
-    assert weights["a"] < weights["b"] < 0 < 1 < weights["c"]  # of rank 3, one in three is used
+    assert weights["a"] < weights["b"] < 0
+    assert weights["c"] == 1
 
 
 def test_what_is_below_the_last_used_hit_says_nothing_and_deleted_documents_are_left_out() -> None:
