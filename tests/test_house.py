@@ -48,7 +48,7 @@ TODAY: dict[str, int] = {
     "attend/engines": 799,
     "attend/exchange": 824,
     "attend/keys": 1123,
-    "attend/learning": 5268,
+    "attend/learning": 5269,
     "attend/measure": 1608,
     "attend/recommend": 1047,
     "attend/search": 2910,

@@ -119,7 +119,8 @@ class Judged(NamedTuple, Generic[C]):
 
     def learned(self) -> Judged[C]:
         """Return the same without the plain choices."""
-        return self._replace(after={one: at for one, at in self.after.items() if one.reach})
+        after = {choice: each for choice, each in self.after.items() if choice.reach}
+        return self._replace(after=after)
 
 
 class Outcome(NamedTuple):

@@ -224,8 +224,8 @@ def _labels(shown: ShownHits, count: int, looks: Float64, trust: Float64) -> Flo
         right = min((used @ mine + STRENGTH * RIGHT) / (look @ mine + STRENGTH), MOST)
         wrong = (used @ others + STRENGTH * WRONG) / (look @ others + STRENGTH)
         wrong = min(wrong, right / 2)
-        known = np.bincount(best, chances, len(looks)) + STRENGTH / 2
-        prior = np.minimum(known / (np.bincount(best, minlength=len(looks)) + STRENGTH), MOST)
+        counts = np.bincount(best, chances, len(looks)) + STRENGTH / 2
+        prior = np.minimum(counts / (np.bincount(best, minlength=len(looks)) + STRENGTH), MOST)
     uses = np.bincount(shown.pairs, weights * used, count)
     value = np.bincount(shown.pairs, weights * shown.used, count) / np.maximum(uses, 1e-9)
     passed = np.bincount(shown.pairs, weights * shown.read, count)
