@@ -119,7 +119,7 @@ class Judged(NamedTuple, Generic[C]):
 
     def learned(self) -> Judged[C]:
         """Return the same without the plain choices."""
-        after = {choice: each for choice, each in self.after.items() if choice.reach}
+        after = {choice: values for choice, values in self.after.items() if choice.reach}
         return self._replace(after=after)
 
 
