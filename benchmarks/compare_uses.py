@@ -2,8 +2,9 @@
 
 Versions are rankings of real queries: with a BM25 weight of 0.5, and with the weight at which
 nDCG@10 is nearest to .02 lower. Users click by `clicks`. Rows: how often the better one is named
-after 1,000 to 8,000 used searches, how often one of two equal versions is within 2,000, and how
-often the intervals of the gain of a use, of both versions and of their difference, hold.
+after 1,000 to 8,000 used searches, how often one of two equal versions is within 2,000, how often
+a version nearest to .05 worse is sent back by a one-sided test within 250 to 2,000 (`sent_back`),
+and how often the intervals of the gain of a use, of both versions and of their difference, hold.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ from attend.store.searches import SearchEntry
 
 K = 10
 SETS = ("scifact", "conala", "nfcorpus")
-WEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.3)
-LOSS = 0.02
+WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+LOSS, LARGE_LOSS = 0.02, 0.05
 WITHIN = 2000
 """Used searches of two equal versions."""
 
 LOOKS = (1000, 2000, 4000, 8000)
 """Used searches after which the better version is to be named."""
+
+BACK_LOOKS = (250, 500, 1000, 2000)
+"""Used searches after which the worse version is to be sent back."""
 
 NOISE = 0.1
 SEED = 20170612
@@ -56,8 +60,8 @@ class Contest(NamedTuple):
     loss: float
 
 
-def contest(workshop: Workshop, folder: Path, name: str) -> Contest:
-    """Rank the test queries of a set with two weights of BM25."""
+def contest(workshop: Workshop, folder: Path, name: str, loss: float = LOSS) -> Contest:
+    """Rank the test queries of a set with two weights of BM25, the second nearest to a loss."""
     given = ranking_set(folder, name, rehearse=False)
     with workshop.beir(given) as collection:
         queries, qrels = given.test
@@ -67,7 +71,7 @@ def contest(workshop: Workshop, folder: Path, name: str) -> Contest:
             for weight, run in runs.items()
         }
     best = quality.pop(0.5)
-    weight = min(quality, key=lambda weight: abs(best - quality[weight] - LOSS))
+    weight = min(quality, key=lambda weight: abs(best - quality[weight] - loss))
     progress(f"{name}: nDCG@10 {best:.4f}, and {quality[weight]:.4f} with a weight of {weight}")
     numbers: dict[str, int] = {}
     lists, relevance = [], []
@@ -131,12 +135,14 @@ def used(
     return entries[:searches]
 
 
-def named(given: Contest, users: Users, runs: int, looks: Sequence[int]) -> list[float]:
+def named(
+    given: Contest, users: Users, runs: int, looks: Sequence[int], *, one_sided: bool = False
+) -> list[float]:
     """Return the share of runs in which the better version is named, after some used searches."""
     rng, right = np.random.default_rng(SEED), np.zeros(len(looks))
     for _ in range(runs):
         entries = used(given, users, rng, max(looks), drafted=True, equal=False)
-        right += [better(entries[-searches:]) == 1 for searches in looks]
+        right += [better(entries[-searches:], one_sided) == 1 for searches in looks]
     return [round(float(share), 3) for share in right / runs]
 
 
@@ -147,9 +153,11 @@ def named_of_equal(given: Contest, users: Users, runs: int) -> float:
     return 1 - wrong.count(None) / runs
 
 
-def better(entries: Sequence[SearchEntry]) -> int | None:
+def better(entries: Sequence[SearchEntry], one_sided: bool = False) -> int | None:
     """Return the version that is named, of the interleaved searches alone."""
-    return compare_uses(entries, (1, 2), lambda texts, version: [], EXAMINED, queries=0).better
+    return compare_uses(
+        entries, (1, 2), lambda texts, version: [], EXAMINED, queries=0, one_sided=one_sided
+    ).better
 
 
 def held(given: Contest, runs: int, searches: int) -> list[float]:
@@ -192,10 +200,14 @@ def main() -> None:
         workshop = Workshop(Path(folder))
         for name in SETS[1:2] if options.quick else SETS:
             given = contest(workshop, options.folder, name)
+            worse = contest(workshop, options.folder, name, LARGE_LOSS)
             result[f"{name}.loss"] = round(given.loss, 4)
+            result[f"{name}.large_loss"] = round(worse.loss, 4)
             for users, model in USERS.items():
                 result[f"{name}.{users}.named"] = named(given, model, runs, LOOKS)
                 result[f"{name}.{users}.equal"] = named_of_equal(given, model, 2 * runs)
+                back = named(worse, model, runs, BACK_LOOKS, one_sided=True)
+                result[f"{name}.{users}.sent_back"] = back
             result[f"{name}.held"] = held(given, 4 * runs, 1000)
             progress(json.dumps(result))
     print(json.dumps(result, indent=None if options.json else 1))

@@ -39,7 +39,7 @@ GOALS = {
 """Lines of code of each room that it is to have at most."""
 
 TODAY: dict[str, int] = {
-    "attend/api": 1876,
+    "attend/api": 1879,
     "attend/cli": 1695,
     "attend/collection": 1471,
     "attend/connect": 1915,

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from dataclasses import Field as DataclassField
@@ -191,10 +192,14 @@ def descriptions(model: type[Request]) -> Mapping[str, str]:
     return texts
 
 
+_parsing = threading.Lock()
+
+
 @cache
 def _docstrings(module: str) -> Mapping[str, Mapping[str, str]]:
     """Return class → field → docstring, of the source of a module."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    with _parsing:  # Python 3.11 counts the depth of the trees of all threads as one (gh-106905)
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
     texts: dict[str, dict[str, str]] = {}
     for kind in tree.body:
         if not isinstance(kind, ast.ClassDef):

@@ -370,9 +370,9 @@ class TakesFeedback(StoredCollection):
         ended = better is not None or result.interleaved >= most or not stored.keys() >= set(pair)
         event: Literal["promoted", "rolled_back"] | None = None
         settings: dict[str, Json] = {"interleave": None} if ended else {}
-        if better is None or better == active.version:
+        if settings and better in (None, active.version):
             self.store.put_settings(settings)
-        else:
+        elif better is not None:
             event = "promoted" if better == second else "rolled_back"
             report, why = stored[better], result.sentence
             if event == "promoted":

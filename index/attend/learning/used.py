@@ -166,10 +166,10 @@ def _examination(shown: ShownHits, ranks: int) -> Float64:
 def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLabels:
     """Make labels of searches with a report.
 
-    Whether a document is right tell all reports about it and its question, by how often hits are
-    used that are right and looked at, and that are not (`Habits`). A used document that is right
-    for SURE has the label 1, or its value; one that was passed over a label below 0, by how sure it
-    is not right; of all others the log says too little.
+    All reports about a document and a question tell the chance that it is right: by how often hits
+    are used that are right and looked at, and that are not. A used document that is right with the
+    chance SURE has the label 1, or its value; one that was passed over a label below 0, by how sure
+    it is not right; of all others the log says too little.
 
     Args:
         ids: of documents by row; others are left out.

@@ -91,13 +91,13 @@ def compare_uses(
         advantage = Difference(interval.mean, interval.bounds, p)
         better = versions[int(second < first)] if p <= 1 - LEVEL else None
     wins = int((scores < 0).sum()), int((scores > 0).sum())
-    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 6)
+    pages = np.array(list(_listed(served, versions, lists, examined, queries)))  # (n, 5)
     gains: list[Interval] = []
     figures: list[tuple[Any, Any, Any]] = [(None, None, None)] * 2
     if len(pages):
         sums = pages[:, :2]
         gains = ratio_intervals(np.column_stack([sums, sums[:, 1] - sums[:, 0]]), pages[:, 2])
-        coverage = pages[:, 3:5].mean(axis=0).tolist()
+        coverage = pages[:, 3:].mean(axis=0).tolist()
         figures = [(gains[side].mean, gains[side].bounds, coverage[side]) for side in (0, 1)]
     sides = [LoggedVersion(versions[side], wins[side], *figures[side]) for side in (0, 1)]
     more = _more(scores) if better is None else None
@@ -197,7 +197,7 @@ def _listed(
     """Measure the used pages of texts, ranked by both versions as they are now.
 
     Yields: the sums of gains under both and of weights, for SNIPS; the shares of both versions'
-        first hits on the page; the sum of uses, 1 for the one that served most.
+        first hits on the page.
     """
     newest = dict.fromkeys(entry.query for entry in served if entry.query is not None)
     texts = list(newest)[:queries]
@@ -215,7 +215,7 @@ def _listed(
             weights = values / np.maximum(examined[: len(values)], LEAST_EXAMINED)
             sums = [float(weights @ condensed(side)) for side in ranks]
             shown = [sum(0 < rank <= len(side) for rank in side) / len(side) for side in ranks]
-            yield *sums, float(weights.sum()), *shown, float(values.sum())
+            yield *sums, float(weights.sum()), *shown
 
 
 def _more(scores: Float64) -> int | None:
