@@ -2813,8 +2813,8 @@ export interface components {
             /** @description The number of interleaved searches of which something was used. */
             interleaved: number;
             /**
-             * @description By how much an interleaved search gains, with an interval and a p-value that hold whenever
-             *     one looks. A use counts by the root of one over the chance that its rank is looked at.
+             * @description How much further up what was used is ranked, in powers of 16, with an interval and a p-value
+             *     that hold whenever one looks. A use of a hit that many passed over counts less.
              */
             advantage: components["schemas"]["Difference"] | null;
             /**
