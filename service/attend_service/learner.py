@@ -141,12 +141,14 @@ class Learner:
         if alarms and active is not None and active.report.get("promoted"):
             self._interleave(collection, active.parent, active.version)
         used = searches.counts()[1]
-        if used >= self._reviewed.get(collection.name, 0) + REVIEW_EACH:
+        state = dict(collection.store.settings().get(LEARNED) or {})
+        is_own = list(collection.settings.interleave or ()) == state.get("pair")
+        if is_own and used >= self._reviewed.get(collection.name, 0) + REVIEW_EACH:
             self._reviewed[collection.name] = used
             result = collection.review(self._settings.learn_interleaved)
             if result is not None and result.event is not None:
-                self._tell(collection, result.event, result.active, result.comparison.sentence)
-        state = dict(collection.store.settings().get(LEARNED) or {})
+                newer, why = result.comparison.after.projection, result.comparison.sentence
+                self._tell(collection, result.event, newer, why)
         if state.get("job") is not None:
             self._follow(collection, state)
         elif self._is_due(collection, searches, state, used):
@@ -197,9 +199,7 @@ class Learner:
         state, others = dict(stored.get(LEARNED) or {}), collection.settings.interleave
         if not (before and after and self._settings.learn_interleaved):
             return
-        if (others and list(others) != state.get("pair")) or {*map(str, pair)} & sent_back(
-            stored
-        ).keys():
+        if (others and list(others) != state.get("pair")) or str(after) in sent_back(stored):
             return
         collection.configure(interleave=pair)
         collection.store.put_settings({LEARNED: state | {"pair": pair}})

@@ -111,7 +111,7 @@ def test_it_trains_when_idle_tells_and_sends_back_what_use_says_is_worse(
         until(lambda: collection.settings.interleave == [before, events[0]["version"]])
         use(collection, 200)
         until(lambda: len(events) > 1)
-        assert events[1]["event"] == "rolled_back"
+        assert (events[1]["event"], events[1]["version"]) == ("rolled_back", events[0]["version"])
         assert collection.info().projection == before
         assert collection.settings.interleave is None
         assert len(jobs.all()) == 1  # an hour is to pass before the next
@@ -149,6 +149,10 @@ def test_use_promotes_what_proved_nothing_on_held_out_questions(
         else:
             time.sleep(0.3)
             assert collection.settings.interleave is None
+            collection.configure(interleave=[good, bad])
+            use(collection, 200)
+            time.sleep(0.3)  # what somebody interleaves is left alone
+            assert collection.settings.interleave == [good, bad]
             assert (collection.info().projection, events) == (bad, [])
         assert good != collection.info().projection
     finally:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from attend.api.learning import TrainRequest
 from attend.learning.ranking import RankingChoice
 from attend.learning.selection import (
     LEAD,
@@ -17,10 +18,12 @@ from attend.learning.selection import (
     Judged,
     Outcome,
     best,
+    contest,
     mixed,
     nested_outcomes,
     weights,
 )
+from attend.learning.task import Look
 
 PLAIN = RankingChoice(0.0)
 LEARNED = RankingChoice(1.0)
@@ -270,3 +273,23 @@ def test_one_view_alone_has_all_the_weight():
     for share in (0.0, 0.3, 1.0):
         assert weights({"random": both["random"]}, share) == {"random": 1.0}
         assert weights({"unseen": both["unseen"]}, share) == {"unseen": 1.0}
+
+
+@pytest.mark.parametrize("by_use", [False, True])
+def test_no_plain_choice_is_taken_for_a_gain_of_use(by_use: bool) -> None:
+    rng = np.random.default_rng(0)
+    before = rng.random(60) / 2
+    judged = [
+        Judged(
+            "random",
+            np.arange(30) + 30 * place,
+            before[30 * place :][:30],
+            {PLAIN: before[30 * place :][:30] + 0.3, LEARNED: before[30 * place :][:30] + 0.1},
+        )
+        for place in (0, 1)
+    ]
+    choice, criteria, nested = contest(
+        judged, TrainRequest(), Look.after((), 60), by_use=by_use, groups=np.arange(60)
+    )
+    assert {choice, *nested} == {LEARNED if by_use else PLAIN}
+    assert criteria[0].after - criteria[0].before == pytest.approx(0.1 if by_use else 0.3)
