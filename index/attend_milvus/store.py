@@ -542,7 +542,7 @@ def version_body(
     return {
         "kind": kind,
         "fingerprint": fingerprint,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "note": dict(note),
         "tuning": dict(tuning),
         "report": dict(report),

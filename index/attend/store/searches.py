@@ -218,7 +218,7 @@ class SearchLog:
             before: seconds since 1970; None for now.
         """
         self.flush()
-        last = 2**63 - 1 if before is None else int(before * 1000) << _RANDOM_BITS
+        last = 2**63 - 1 if before is None else round(before * 1000) << _RANDOM_BITS
         with self._connections.reading() as db:
             rows = db.execute(
                 "SELECT id, query, refused FROM searches WHERE id > ? AND id < ? AND query NOTNULL "
