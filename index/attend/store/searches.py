@@ -38,6 +38,9 @@ TRIMMED = 600.0
 
 _RANDOM_BITS = 20
 
+GONE = 2**62
+"""Set in the row of a document that another collection had, and this one does not have."""
+
 SCHEMA = (
     # The id has the time: milliseconds since 1970, and a number that tells those of one apart.
     # `shown` has the rows of documents by rank, eight bytes each where one needs more than four.
@@ -249,6 +252,39 @@ class SearchLog:
             db.execute("DELETE FROM uses")
             db.execute("DELETE FROM searches")
         return int(count)
+
+    def take(self, other: SearchLog, rows: Mapping[int, int]) -> None:
+        """Add the searches of another collection with the same documents, and what served.
+
+        They have the version 0: numbers of versions mean others here. What is here already stays.
+
+        Args:
+            rows: of documents here, by their rows there. Others get a number that no row has.
+        """
+        other.flush()
+        self.flush()
+        with other._connections.reading() as theirs, self._connections.writing() as db:
+            known, reported = (
+                {id for (id,) in db.execute(select).fetchall()}
+                for select in ("SELECT id FROM searches", "SELECT DISTINCT search FROM uses")
+            )
+            db.conn.executemany(
+                "INSERT INTO searches (id, version, query, shown, pair, refused) "
+                "VALUES (?, 0, ?, ?, ?, ?)",
+                (
+                    (id, query, _packed([rows.get(row, row | GONE) for row in shown]), *others)
+                    for id, query, blob, *others in theirs.execute(
+                        "SELECT id, query, shown, pair, refused FROM searches"
+                    )
+                    if id not in known
+                    for shown in [_unpacked(blob)]
+                ),
+            )
+            uses = theirs.execute("SELECT search, rank, value, source FROM uses")
+            db.conn.executemany(
+                "INSERT INTO uses (search, rank, value, source) VALUES (?, ?, ?, ?)",
+                (use for use in uses if use[0] not in reported),
+            )
 
     def flush(self) -> None:
         """Write what is not written yet."""
