@@ -279,24 +279,17 @@ class SearchLog:
             rows: of documents here, by their rows there. Others get a number that no row has.
         """
         other.flush()
-        self.flush()
         with other._connections.reading() as theirs, self._connections.writing() as db:
-            known, reported = (
-                {id for (id,) in db.execute(select).fetchall()}
-                for select in ("SELECT id FROM searches", "SELECT DISTINCT search FROM uses")
-            )
+            searches = theirs.execute("SELECT id, shown, query, pair, refused FROM searches")
             db.conn.executemany(
-                "INSERT INTO searches (id, version, query, shown, pair, refused) "
-                "VALUES (?, 0, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO searches (id, shown, version, query, pair, refused) "
+                "VALUES (?, ?, 0, ?, ?, ?)",
                 (
-                    (id, query, _packed([rows.get(row, row | GONE) for row in shown]), *others)
-                    for id, query, blob, *others in theirs.execute(
-                        "SELECT id, query, shown, pair, refused FROM searches"
-                    )
-                    if id not in known
-                    for shown in [_unpacked(blob)]
+                    (id, _packed([rows.get(row, row | GONE) for row in _unpacked(shown)]), *rest)
+                    for id, shown, *rest in searches
                 ),
             )
+            reported = {id for (id,) in db.execute("SELECT search FROM uses")}
             uses = theirs.execute("SELECT search, rank, value, source FROM uses")
             db.conn.executemany(
                 "INSERT INTO uses (search, rank, value, source) VALUES (?, ?, ?, ?)",

@@ -11,13 +11,15 @@ import pytest
 from attend.collection.data import Data
 from attend.collection.versions import Version
 from attend.core.errors import InvalidRequest
+from attend.core.types import Example
 from attend.learning import ranking, selection, train
-from attend.learning.data import answerable, start_of
+from attend.learning.data import UNIT_SCALE, answerable, start_of
 from attend.learning.fit import run_parallel, unlearned
 from attend.learning.ranking import MEASURE, RankingChoice
 from attend.learning.ranking_model import RankingModel, find_candidates, read_questions
 from attend.learning.task import PromotionVerdict
 from attend.projection import Projection
+from attend.store import USED
 from attend.write.feedback import add_feedback
 from tests.index.helpers import several_keys, vector_data
 from tests.index.learning.planted import WIDTH, Planted, answers, teach_vectors, versions
@@ -163,6 +165,37 @@ def test_parts_that_cannot_be_learned_are_refused(small, fields, said):
     with pytest.raises(InvalidRequest, match=said):
         train(collection, **fields)
     assert versions(collection) == [(1, True)]
+
+
+def test_confidence_is_fitted_to_what_somebody_judged(small):
+    """What was used was shown: a fit to it would take other queries for answered, too."""
+    planted, collection = small
+    collection.store.delete_examples()
+
+    def add(source: str, which: range) -> None:
+        queries = planted.asked(which).tolist()
+        pairs = zip(queries, which, strict=True)
+        add_feedback(collection, [Example(q, f"d{at}", 1.0, None, source) for q, at in pairs])
+
+    def calibrated() -> tuple[int, float, float | None]:
+        report = train(collection, promote=False)
+        tuning = collection.store.version(report["version"]).tuning
+        figures = report["calibration"]
+        assert (tuning.get("threshold") is None) == (tuning.get("null") is None)
+        assert ("somebody labelled" in (figures["note"] or "")) == (tuning.get("null") is None)
+        (scale,) = tuning["scale"]
+        return figures["questions"], scale, tuning.get("null")
+
+    add(USED, range(60))
+    add("given", range(60, 79))
+    untrained = UNIT_SCALE, None
+    assert calibrated() == (0, *untrained)
+    add("given", range(79, 80))
+    few, scale, null = calibrated()
+    assert (scale, null) != untrained
+    add("given", range(60))  # in other words, of the same documents
+    assert few == 20 * 2  # once with known documents, and once with new ones
+    assert calibrated()[0] == 80 * 2
 
 
 def test_promote_false_stores_and_activates_nothing(small):
