@@ -184,8 +184,10 @@ class TakesFeedback(StoredCollection):
             self.views.current(versions[0])
         except UnknownProjection:  # a training has replaced it
             return {}
+        # Of the other version the list alone is shown.
+        change = {"projection": versions[0], "mode": "hard", "facets": None}
         return {
-            place: request.model_copy(update={"projection": versions[0]})
+            place: request.model_copy(update=change)
             for place, request in enumerate(requests)
             if is_plain(request)
         }
