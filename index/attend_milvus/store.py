@@ -25,6 +25,7 @@ from attend.core.errors import Conflict, Unsupported
 from attend.core.types import Document, Float32, Int64, Json
 from attend.store import (
     NO_OFFSETS,
+    USED,
     CollectionStore,
     Entry,
     ExampleSet,
@@ -366,6 +367,7 @@ class RemoteStore(CollectionStore):
             rows=np.array([row["document"] for row in rows], dtype=np.int64),
             weights=np.array([row["weight"] for row in rows], dtype=np.float64),
             positions=np.array([row["position"] for row in rows], dtype=np.int64),
+            used=np.array([row["source"] == USED for row in rows], dtype=bool),
             ids=np.array([row["id"] for row in rows], dtype=np.int64),
         )
 
@@ -542,7 +544,7 @@ def version_body(
     return {
         "kind": kind,
         "fingerprint": fingerprint,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "note": dict(note),
         "tuning": dict(tuning),
         "report": dict(report),

@@ -293,7 +293,7 @@ class LoggedSearch(base.Reply):
     time: float
     """Seconds since 1970."""
     projection: int
-    """The version that answered."""
+    """The version that answered; 0 for a search before a change of the encoder."""
     query: str | None
     """The text of the query; null where it was a vector or documents."""
     hits: Sequence[LoggedHit]
@@ -305,6 +305,8 @@ class LoggedSearch(base.Reply):
     `hits` has them; null where none were."""
     interleaved: Sequence[int] | None
     """The versions from whose lists the page was drafted; null for one version's list."""
+    source: str | None
+    """Who said what served, as its caller named it."""
 
 
 class SearchesListing(base.Request):

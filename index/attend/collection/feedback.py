@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attend.api.base import ABSENT, keywords_of, parse
+from attend.api.base import ABSENT, MAX_ROW, keywords_of, parse
 from attend.api.feedback import (
     FeedbackAdded,
     FeedbackItem,
@@ -36,6 +36,7 @@ from attend.learning.used import examination
 from attend.measure.uses import MAX_TEXTS, MAX_USED, compare_uses, rows_listed
 from attend.search.answer import Answered
 from attend.search.hits import cursor, decoded
+from attend.store import USED
 from attend.store.searches import FILE, SearchLog
 from attend.write.feedback import add_feedback, add_interactions
 
@@ -129,6 +130,7 @@ class TakesFeedback(StoredCollection):
                         read_only=self.read_only,
                         days=self.settings.log_days,
                         most=self.settings.log_bytes,
+                        expired=self._delete_expired,
                     )
         if self._opened is not None:
             self._opened.days = self.settings.log_days
@@ -182,8 +184,10 @@ class TakesFeedback(StoredCollection):
             self.views.current(versions[0])
         except UnknownProjection:  # a training has replaced it
             return {}
+        # Of the other version the list alone is shown.
+        change = {"projection": versions[0], "mode": "hard", "facets": None}
         return {
-            place: request.model_copy(update={"projection": versions[0]})
+            place: request.model_copy(update=change)
             for place, request in enumerate(requests)
             if is_plain(request)
         }
@@ -293,11 +297,34 @@ class TakesFeedback(StoredCollection):
                 entry.used is not None,
                 None if entry.pair is None else entry.pair + 1,
                 None if entry.draft is None else list(entry.draft),
+                entry.source,
             )
             for entry in page
         ]
         more = len(entries) > limit > 0
         return SearchesPage(items, page[-1].id if more else None, *self.log.counts())
+
+    def delete_searches(self) -> int:
+        """Delete the log of searches, and the labels that were made of it.
+
+        Returns: the number of searches.
+
+        >>> books.delete_searches()
+        0
+        """
+        if self.log is None:
+            return 0
+        count = self.log.delete()
+        self._delete_expired()
+        return count
+
+    def _delete_expired(self) -> None:
+        """Delete labels that were made of the log, and whose queries it has no more."""
+        queries = set() if self.log is None else self.log.queries()
+        examples = self.store.latest_examples(MAX_ROW)
+        gone = [one.id for one in examples if one.source == USED and one.query not in queries]
+        if gone:
+            self.store.delete_examples(gone)
 
     def compare_from_log(
         self, before: int | None, after: int | None = None, *, queries: int = MAX_TEXTS

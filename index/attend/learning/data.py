@@ -18,7 +18,7 @@ from scipy import sparse
 
 from attend.attention import Mechanism, log_mix, partition
 from attend.collection.versions import Version
-from attend.core.arrays import KeyTable, locate, top_mask, unit
+from attend.core.arrays import KeyTable, locate, top, top_mask, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import Bool, Float32, Float64, Floats, Int64
@@ -26,7 +26,7 @@ from attend.engines.engine import StoredCollection
 from attend.learning.task import Task, objective_of
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.search.attend import best_keys, layered
-from attend.search.feedback import FeedbackMemory
+from attend.search.feedback import NEAREST, FeedbackMemory
 from attend.search.queries import FeedbackReader, RecencyScores, score_times
 from attend.search.scoring import AttentionOptions, plan_of
 from attend.search.values import field_names, values_of
@@ -616,3 +616,46 @@ def stored_keys(collection: StoredCollection, version: Version, rows: Int64) -> 
     has them."""
     with collection.store.all_keys(examples=version.examples) as (_, tables):
         return KeyTable.joined([table.some(table.places(rows)) for table in tables])
+
+
+# -- queries moved by feedback --------------------------------------------------------------------
+
+
+def feedback_of(training: Questions, memory: Memory) -> FeedbackMemory | None:
+    """Return what moves queries, by the questions that are learned from; None without any."""
+    pairs = training.relevant.tocoo()
+    labels = pairs.row, pairs.col, pairs.data.astype(np.float64)
+    return FeedbackMemory.joined(training.embeddings, [None] * training.count, labels, memory)
+
+
+def moved_without_answers(
+    questions: Questions, training: Questions, memory: Memory, strength: float
+) -> Float32:
+    """Return the embeddings of questions (q, d), each moved by the feedback that would be left.
+
+    Args:
+        training: questions that each have a relevant document.
+        strength: α.
+    """
+    feedback = feedback_of(training, memory)
+    if feedback is None:
+        return questions.embeddings
+    moved = feedback.moved(questions.embeddings, strength)
+    answers = (questions.relevant != 0).astype(np.float32)
+    shared: Sparse = (answers @ (training.relevant != 0).astype(np.float32).T).tocsr()  # (q, t)
+    counts, cosines = (
+        lengths(training.relevant),
+        products(unit(questions.embeddings), feedback.questions),
+    )
+    for question in np.flatnonzero(np.diff(shared.indptr)).tolist():
+        touched = shared[[question]]
+        # Only the nearest count, of those that have an answer left.
+        cosines[question, touched.indices[touched.data == counts[touched.indices]]] = -np.inf
+        near = top(cosines[question], NEAREST)
+        gone = np.zeros(len(memory), dtype=bool)
+        gone[questions.relevant[[question]].indices] = True
+        visible = training.some(near).without(gone)
+        left = feedback_of(visible.some(answerable(visible)), memory)
+        as_is = questions.embeddings[[question]]
+        moved[question] = (as_is if left is None else left.moved(as_is, strength))[0]
+    return moved

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from attend.api.base import HALF_LIFE
-from attend.core.arrays import top, unit
 from attend.core.errors import InvalidRequest
 from attend.core.settings import (
     DEFAULT_COVERAGE,
@@ -25,7 +24,7 @@ from attend.core.types import Bool, Float32, Float64, Floats, Int64, Json
 from attend.engines.engine import StoredCollection
 from attend.learning import data, ranking_model, selection
 from attend.learning.calibration import Calibration, RankingScores, fit_rate
-from attend.learning.data import Memory, Questions, SecondLayer, ServedVersion, Sparse, answerable
+from attend.learning.data import Memory, Questions, SecondLayer, ServedVersion, answerable
 from attend.learning.fit import Fitted, Watch, run_parallel, unlearned
 from attend.learning.ranking_model import (
     DEEP,
@@ -48,7 +47,6 @@ from attend.learning.task import (
     Trained,
     objective_of,
 )
-from attend.search.feedback import NEAREST, FeedbackMemory
 from attend.search.queries import deep_moves
 
 if TYPE_CHECKING:
@@ -82,6 +80,13 @@ LAYERED = (
     (1.0, (0.75, 1.0), 0.1),
 )
 """Example keys, λ, γ and μ with which a second layer and times are tried: both take longest."""
+
+UNJUDGED = (
+    "{} questions have an answer that somebody labelled; a confidence is fitted to {} or more, as "
+    "answers that were used were shown, and score higher than others. The scale stays, and texts "
+    "of the collection tell whether a query has an answer."
+)
+"""The note of a training by use alone."""
 
 APART = 1.25
 """The most by which the scale that tells a half-life differs from the fitted one, as a factor."""
@@ -468,7 +473,7 @@ class RankingTrainer:
         """
         questions = fold.judging(self.material.questions)
         moves = self._deep_moves(fold.held_out, deep)
-        feedback = feedback_of(fold.training, self.memory) if strength else None
+        feedback = data.feedback_of(fold.training, self.memory) if strength else None
         if feedback is None:
             return replace(questions, embeddings=questions.embeddings + moves)
         moved = feedback.moved(questions.embeddings, strength) + moves
@@ -543,24 +548,11 @@ class RankingTrainer:
             times: (n,) what the times of documents add to scores.
         """
         material, factors = self.material, choice.factors(times)
-        # The same fits and candidates.
-        alike = RankingChoice(choice.share, memory=choice.memory, deep=choice.deep)
-        folds, bases = [], []
-        most, seed = MOST_CALIBRATE // len(self.folds), self.request.seed
-        for fold, row in zip(self.folds, rankings, strict=True):
-            if (basis := row[alike].basis) is not None:
-                every, random = np.arange(len(fold.held_out)), np.random.default_rng(seed)
-                members = selection.sampled(every, most, random)
-                folds.append(replace(fold, held_out=fold.held_out[members]))
-                bases.append((basis[0], basis[1].some(members)))
-        sizes: Counter[Split] = Counter()
-        for fold in folds:
-            sizes[fold.splits[0]] += len(fold.held_out)
-        shares = selection.weights(sizes, self.request.share_seen)
-        counts = [
-            np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
-            for fold in folds
-        ]
+        start = data.scale_now(self.task.active, self.memory)
+        if (count := int(material.judged.sum())) < FEWEST_QUESTIONS:
+            note = UNJUDGED.format(count, FEWEST_QUESTIONS)
+            return Calibration(start, None, None, self.request.error_rate, note=note)
+        folds, bases, counts = self._judged(choice, rankings)
         hidden = None
         if choice.lexical or choice.memory:
             questions = material.questions
@@ -593,9 +585,36 @@ class RankingTrainer:
             np.concatenate(counts),
             hidden,
             error_rate=self.request.error_rate,
-            start=data.scale_now(self.task.active, self.memory),
+            start=start,
         )
         return scores.checked(np.concatenate([self.halves[fold.held_out] for fold in folds]))
+
+    def _judged(
+        self, choice: RankingChoice, rankings: Sequence[Rankings]
+    ) -> tuple[list[QuestionFold], list[tuple[Fitted, Candidates]], list[Float64]]:
+        """Return folds of the questions that somebody judged, with their fits and candidates, and
+        how much each question counts.
+
+        What was used was shown before: a fit to that would take other queries for answered, too.
+        """
+        alike = RankingChoice(choice.share, memory=choice.memory, deep=choice.deep)
+        folds, bases = [], []
+        most, judged = MOST_CALIBRATE // len(self.folds), self.material.judged
+        for fold, row in zip(self.folds, rankings, strict=True):
+            random = np.random.default_rng(self.request.seed)
+            members = selection.sampled(np.flatnonzero(judged[fold.held_out]), most, random)
+            if (basis := row[alike].basis) is not None and len(members):
+                folds.append(replace(fold, held_out=fold.held_out[members]))
+                bases.append((basis[0], basis[1].some(members)))
+        sizes: Counter[Split] = Counter()
+        for fold in folds:
+            sizes[fold.splits[0]] += len(fold.held_out)
+        shares = selection.weights(sizes, self.request.share_seen)
+        counts = [
+            np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
+            for fold in folds
+        ]
+        return folds, bases, counts
 
 
 def exchanged(scores: Float64, again: Float32) -> Float64:
@@ -631,8 +650,8 @@ def hidden_scores(
     """
     questions = questions.some(fold.held_out)
     if strength:
-        moved = moved_without_answers(questions, fold.training, memory, strength)
-        feedback = feedback_of(fold.training, memory)
+        moved = data.moved_without_answers(questions, fold.training, memory, strength)
+        feedback = data.feedback_of(fold.training, memory)
         questions = replace(
             questions, embeddings=moved, unmoved=questions.embeddings, feedback=feedback
         )
@@ -656,43 +675,3 @@ def without_answers(
     texts = [text if place in counted else None for place, text in enumerate(material.texts)]
     lexical, coverage = data.word_shares(collection, texts, memory, rows)
     return replace(questions, lexical=lexical, coverage=coverage)
-
-
-def feedback_of(training: Questions, memory: Memory) -> FeedbackMemory | None:
-    """Return what moves queries, by the questions that are learned from; None without any."""
-    pairs = training.relevant.tocoo()
-    labels = pairs.row, pairs.col, pairs.data.astype(np.float64)
-    return FeedbackMemory.joined(training.embeddings, [None] * training.count, labels, memory)
-
-
-def moved_without_answers(
-    questions: Questions, training: Questions, memory: Memory, strength: float
-) -> Float32:
-    """Return the embeddings of questions (q, d), each moved by the feedback that would be left.
-
-    Args:
-        training: questions that each have a relevant document.
-        strength: α.
-    """
-    feedback = feedback_of(training, memory)
-    if feedback is None:
-        return questions.embeddings
-    moved = feedback.moved(questions.embeddings, strength)
-    answers = (questions.relevant != 0).astype(np.float32)
-    shared: Sparse = (answers @ (training.relevant != 0).astype(np.float32).T).tocsr()  # (q, t)
-    counts, cosines = (
-        data.lengths(training.relevant),
-        data.products(unit(questions.embeddings), feedback.questions),
-    )
-    for question in np.flatnonzero(np.diff(shared.indptr)).tolist():
-        touched = shared[[question]]
-        # Only the nearest count, of those that have an answer left.
-        cosines[question, touched.indices[touched.data == counts[touched.indices]]] = -np.inf
-        near = top(cosines[question], NEAREST)
-        gone = np.zeros(len(memory), dtype=bool)
-        gone[questions.relevant[[question]].indices] = True
-        visible = training.some(near).without(gone)
-        left = feedback_of(visible.some(answerable(visible)), memory)
-        as_is = questions.embeddings[[question]]
-        moved[question] = (as_is if left is None else left.moved(as_is, strength))[0]
-    return moved

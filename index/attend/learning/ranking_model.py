@@ -69,6 +69,7 @@ class RankingMaterial(NamedTuple):
         previous: what the active version learned from.
         texts: (q,) of the questions; None of one that is a vector.
         examples: (q,) the id of the first example of each.
+        judged: (q,) whether somebody has labelled an answer; of others only the log says so.
     """
 
     memory: Memory
@@ -77,6 +78,7 @@ class RankingMaterial(NamedTuple):
     figures: Mapping[str, Json]
     texts: Sequence[str | None]
     examples: Int64
+    judged: Bool
 
 
 def read_questions(
@@ -117,7 +119,8 @@ def read_questions(
     everything, previous = questions(learned.ids >= 0), questions(learned.ids <= last)
     first = np.full(len(learned.texts), np.iinfo(np.int64).max)
     np.minimum.at(first, learned.questions, learned.ids)
-    return RankingMaterial(memory, everything, previous, figures, texts, first[members])
+    judged = np.isin(members, learned.questions[~learned.used & (learned.weights > 0)])
+    return RankingMaterial(memory, everything, previous, figures, texts, first[members], judged)
 
 
 def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:

@@ -174,12 +174,12 @@ def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLab
     Args:
         ids: of documents by row; others are left out.
     """
-    shown, names, questions, sources = _shown(entries, ids)
+    shown, names, questions, newest = _shown(entries, ids)
     looks = _examination(shown, int(shown.ranks.max(initial=0)) + 1)
     shown = ShownHits._make(column[shown.pairs < len(names)] for column in shown)
-    trust, weighed = _trust(shown, sources)
+    trust, weighed = _trust(shown, newest)
     labels, plain = (
-        _labels(shown, len(names), looks, weights) for weights in (trust, np.ones(len(sources)))
+        _labels(shown, len(names), looks, weights) for weights in (trust, np.ones(len(newest)))
     )
     examples = [
         Example(questions[question], ids[row], float(label), None, USED)
@@ -192,7 +192,7 @@ def labels_of(entries: Sequence[SearchEntry], ids: Mapping[int, str]) -> UsedLab
         "labels": len(examples),
         "relevant": sum(example.weight > 0 for example in examples),
         "looked_at": [round(share, 4) for share in looks.tolist()],
-        "sources": len(sources),
+        "sources": len(newest),
         "weighed_down": weighed,
         "changed_labels": int((np.sign(labels) != np.sign(plain)).sum()),
     }
@@ -235,12 +235,12 @@ def _labels(shown: ShownHits, count: int, looks: Float64, trust: Float64) -> Flo
 
 def _shown(
     entries: Sequence[SearchEntry], ids: Mapping[int, str] | None
-) -> tuple[ShownHits, list[tuple[int, int]], list[str], list[str | None]]:
+) -> tuple[ShownHits, list[tuple[int, int]], list[str], list[str]]:
     """Return the hits of searches by text with a report; the question and row of each pair, the
-    texts of questions, and the names of sources."""
+    texts of questions, and the newest search of each source."""
     pairs: dict[tuple[int, int], int] = {}
     questions: dict[str | bytes, int] = {}
-    texts: list[str] = []
+    texts, newest = list[str](), list[str]()
     sources: dict[str | None, int] = {}
     swaps: list[tuple[int, int, float]] = []
     rows: list[tuple[int, int, float, float, int, int]] = []
@@ -252,6 +252,8 @@ def _shown(
         if question == len(texts):
             texts.append(entry.query)
         source = sources.setdefault(entry.source, len(sources))
+        if source == len(newest):
+            newest.append(entry.id)
         last = max(entry.used, default=-1)
         for rank, row in enumerate(entry.rows):
             if ids is None or row in ids:
@@ -269,16 +271,19 @@ def _shown(
     numbers = (table[place].astype(np.int64) for place in (0, 1, 4, 5))
     pair, rank, searches, who = numbers
     shown = ShownHits(pair, rank, table[2], table[3], searches, who)
-    return shown, list(pairs), texts, list(sources)
+    return shown, list(pairs), texts, newest
 
 
-def _trust(shown: ShownHits, sources: Sequence[str | None]) -> tuple[Float64, list[Json]]:
+def _trust(shown: ShownHits, newest: Sequence[str]) -> tuple[Float64, list[Json]]:
     """Return how much each source counts (s,), 0 to 1, and those that are weighed down.
+
+    A report outlives the log. So a source has the id of its newest search there, of which the log
+    alone tells whose it is, and no name.
 
     One that reports far more than the median source counts as one that does not; one that uses
     what all others were shown for the same question and did not use, by how often others agree.
     """
-    count = len(sources)
+    count = len(newest)
     trust = np.ones(count)
     if count < FEWEST_SOURCES:
         return trust, []
@@ -305,7 +310,7 @@ def _trust(shown: ShownHits, sources: Sequence[str | None]) -> tuple[Float64, li
     trust = volume * np.where(agreement < 0.5, agreement, 1.0)
     weighed: list[Json] = [
         {
-            "source": sources[place],
+            "search": newest[place],
             "uses": int(uses[place]),
             "weight": round(float(trust[place]), 4),
             "agreement": round(float(rate[place]), 4) if compared[place] else None,

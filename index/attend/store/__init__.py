@@ -231,6 +231,7 @@ class ExampleSet(NamedTuple):
     rows: Int64  # (e,) rows of documents
     weights: Float64  # (e,)
     positions: Int64  # (e,) 0 for unknown
+    used: Bool  # (e,) whether the log of searches says so, and nobody else
     ids: Int64  # (e,)
 
 

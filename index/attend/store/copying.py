@@ -30,6 +30,7 @@ OWN_SETTINGS = (
     "encoder", "dimension", "uuid", "change", "settings_change", "projection", "recommend",
     "predict", "foreign", "published", "texts", "forgotten",
     "examples_replaced", "replaced", "spare_of", "bridge",
+    "interleave", "interleaved_since", "rolled_back", "drift",
 )  # fmt: skip
 """Settings that hold for one database or one encoder alone; so do the counts of tests of its
 versions (`attend.learning`)."""

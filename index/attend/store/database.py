@@ -20,6 +20,7 @@ from attend.core.errors import Conflict
 from attend.core.liking import Liking, liked_mask
 from attend.core.types import Float32, Float64, Int64, Json
 from attend.store import (
+    USED,
     CollectionStore,
     Column,
     Entry,
@@ -401,11 +402,9 @@ class Store(CollectionStore):
         with self.connections.reading() as db:
             questions = db.execute("SELECT id, text, embedding FROM questions ORDER BY id")
             ids, texts, embeddings = sql.columns_of(questions.fetchall(), 3)
-            examples = db.execute(
-                "SELECT question, document, weight, coalesce(position, 0), id "
-                "FROM examples ORDER BY id"
-            )
-            columns = sql.columns_of(examples.fetchall(), 5)
+            select = "SELECT question, document, weight, coalesce(position, 0), source = ?, id "
+            examples = db.execute(f"{select} FROM examples ORDER BY id", [USED])
+            columns = sql.columns_of(examples.fetchall(), 6)
         question_ids = np.array(ids, dtype=np.int64)
         return ExampleSet(
             texts=list(texts),
@@ -414,7 +413,8 @@ class Store(CollectionStore):
             rows=np.array(columns[1], dtype=np.int64),
             weights=np.array(columns[2], dtype=np.float64),
             positions=np.array(columns[3], dtype=np.int64),
-            ids=np.array(columns[4], dtype=np.int64),
+            used=np.array(columns[4], dtype=bool),
+            ids=np.array(columns[5], dtype=np.int64),
         )
 
     def example_count(self) -> int:

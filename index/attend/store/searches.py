@@ -9,11 +9,12 @@ rows, which never come again: of a deleted document nothing is left but a number
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,10 +34,13 @@ PAUSE = 0.2
 GRACE = 3.0
 """Seconds that a search of another process is waited for until it is written."""
 
-TRIMMED = 600.0
+TRIMMED = 3600.0
 """Seconds between two looks for what is too old, or too much."""
 
 _RANDOM_BITS = 20
+
+GONE = 2**62
+"""Set in the row of a document that another collection had, and this one does not have."""
 
 SCHEMA = (
     # The id has the time: milliseconds since 1970, and a number that tells those of one apart.
@@ -94,17 +98,26 @@ class SearchLog:
     Args:
         days: the time that searches are kept.
         most: bytes of the file, above which the oldest go.
+        expired: called after searches went that were too old, or too many.
     """
 
-    def __init__(self, folder: Path, *, read_only: bool, days: float, most: int) -> None:
-        self.days, self.most = days, most
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        read_only: bool,
+        days: float,
+        most: int,
+        expired: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.days, self.most, self._expired = days, most, expired
         self._connections = Connections(folder / FILE, read_only=read_only)
         self._lock = threading.Lock()
         self._waiting: list[tuple[int | str | bytes | None, ...]] = []
         self._count = random.getrandbits(_RANDOM_BITS)
         self._wake, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._trimmed = 0.0
+        self._trimmed = -math.inf
         if not read_only:
             with self._connections.writing() as db:
                 for statement in SCHEMA:
@@ -112,6 +125,9 @@ class SearchLog:
                 for table, column, kind in COLUMNS:
                     if column not in _columns(db, table):
                         db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+            self._wake.set()  # what is too old goes, also where nobody searches
+            self._thread = threading.Thread(target=self._write_on, daemon=True)
+            self._thread.start()
 
     def add(
         self,
@@ -132,9 +148,6 @@ class SearchLog:
                 packed = array("I", draft).tobytes()
                 packed += array("H", [rank for ranks in draft.values() for rank in ranks]).tobytes()
             self._waiting.append((id, version, query, _packed(rows), pair, packed, refused))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write_on, daemon=True)
-                self._thread.start()
         self._wake.set()
         return f"{id:016x}"
 
@@ -218,13 +231,20 @@ class SearchLog:
             before: seconds since 1970; None for now.
         """
         self.flush()
-        last = 2**63 - 1 if before is None else int(before * 1000) << _RANDOM_BITS
+        last = 2**63 - 1 if before is None else round(before * 1000) << _RANDOM_BITS
         with self._connections.reading() as db:
             rows = db.execute(
                 "SELECT id, query, refused FROM searches WHERE id > ? AND id < ? AND query NOTNULL "
                 f"ORDER BY id {'DESC' if newest else ''} LIMIT ?", [after, last, limit],
             ).fetchall()  # fmt: skip
         return rows[::-1] if newest else rows
+
+    def queries(self) -> set[str]:
+        """Return the different texts of all searches."""
+        self.flush()
+        with self._connections.reading() as db:
+            select = "SELECT DISTINCT query FROM searches WHERE query NOTNULL"
+            return {text for (text,) in db.execute(select)}
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of searches, and of those of which somebody said what served."""
@@ -249,6 +269,32 @@ class SearchLog:
             db.execute("DELETE FROM uses")
             db.execute("DELETE FROM searches")
         return int(count)
+
+    def take(self, other: SearchLog, rows: Mapping[int, int]) -> None:
+        """Add the searches of another collection with the same documents, and what served.
+
+        They have the version 0: numbers of versions mean others here. What is here already stays.
+
+        Args:
+            rows: of documents here, by their rows there. Others get a number that no row has.
+        """
+        other.flush()
+        with other._connections.reading() as theirs, self._connections.writing() as db:
+            searches = theirs.execute("SELECT id, shown, query, pair, refused FROM searches")
+            db.conn.executemany(
+                "INSERT OR IGNORE INTO searches (id, shown, version, query, pair, refused) "
+                "VALUES (?, ?, 0, ?, ?, ?)",
+                (
+                    (id, _packed([rows.get(row, row | GONE) for row in _unpacked(shown)]), *rest)
+                    for id, shown, *rest in searches
+                ),
+            )
+            reported = {id for (id,) in db.execute("SELECT search FROM uses")}
+            uses = theirs.execute("SELECT search, rank, value, source FROM uses")
+            db.conn.executemany(
+                "INSERT INTO uses (search, rank, value, source) VALUES (?, ?, ?, ?)",
+                (use for use in uses if use[0] not in reported),
+            )
 
     def flush(self) -> None:
         """Write what is not written yet."""
@@ -280,7 +326,9 @@ class SearchLog:
                 ).fetchone()
                 oldest = max(oldest, row[0] if row else oldest)
             db.execute("DELETE FROM uses WHERE search < ?", [oldest])
-            db.execute("DELETE FROM searches WHERE id < ?", [oldest])
+            gone = db.execute("DELETE FROM searches WHERE id < ?", [oldest]).rowcount
+        if gone:
+            self._expired()
 
     def close(self) -> None:
         """Write what is not written yet, and close the file."""
@@ -294,7 +342,7 @@ class SearchLog:
     def _write_on(self) -> None:
         """Write what comes, until the log is closed."""
         while not self._closed.is_set():
-            self._wake.wait()
+            self._wake.wait(TRIMMED)
             self._wake.clear()
             self._closed.wait(PAUSE)
             self.flush()

@@ -514,7 +514,7 @@ def insert_version(
     role: Role = "search",
 ) -> int:
     """Insert a version and return its number. `documents` are its note, tuning and report."""
-    created = datetime.now(UTC).isoformat(timespec="seconds")
+    created = datetime.now(UTC).isoformat(timespec="milliseconds")
     texts = [to_json(document or {}) for document in documents]
     row = db.execute(
         "INSERT INTO projections (kind, weights, fingerprint, created, note, tuning, report, role) "

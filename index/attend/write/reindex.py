@@ -47,6 +47,7 @@ from attend.store.mapped import (
     mapped_ids,
     replace_keys,
 )
+from attend.store.searches import FILE
 from attend.write.build import WINDOW, delete_others
 from attend.write.ingest import Ingest
 
@@ -213,12 +214,16 @@ class _Move:
         # First: they count from the moment that the folder has this name.
         marks = {"spare_of": self._source.name, "replaced": self._target.name}
         self._stores[0].put_settings(marks, soon=False)
-        if self._source.log is not None:
-            self._source.log.flush()  # what it has not written by then is lost
         # Writers wait from here on, and then find that the collection was replaced.
         with self._stores[0].connections.writing():
             self._catch_up()
+            _take_log(self._source, self._target)
             self._data.exchange(self._source.name, self._target.name)
+        # What was logged meanwhile; a search that is not written by now is lost.
+        before, now = map(self._data.collection, (self._target.name, self._source.name))
+        _take_log(before, now)
+        if before.log is not None:
+            before.log.delete()
         self._on_stage("switching", 1.0)
 
     def _leave(self) -> dict[Role, str]:
@@ -455,6 +460,16 @@ class _Move:
             ]
         self._stores[1].write(lacking)
         return others
+
+
+def _take_log(source: Collection, target: Collection) -> None:
+    """Copy the log of searches, with the rows that the same documents have there."""
+    if source.log is None:
+        return
+    (target.folder / FILE).touch()
+    assert target.log is not None  # its file is there
+    rows, theirs = (one.store.rows_of([*_local(one).all_ids()]) for one in (source, target))
+    target.log.take(source.log, {row: theirs[id] for id, row in rows.items() if id in theirs})
 
 
 def _documents(stored: Sequence[StoredDocument]) -> list[Document]:

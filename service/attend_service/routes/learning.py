@@ -119,9 +119,8 @@ def show_searches(collection: str, query: labels.SearchesListing) -> labels.Sear
 
 @operations.add("DELETE", SEARCHES, scope="write")
 def delete_searches(collection: str) -> Deleted:
-    """Delete the whole log of searches."""
-    log = collection_of(collection).log
-    return Deleted(0 if log is None else log.delete())
+    """Delete the whole log of searches, and the labels that were made of it."""
+    return Deleted(collection_of(collection).delete_searches())
 
 
 @operations.add("DELETE", FEEDBACK, example={"documents": ["moby-dick"]}, scope="write")

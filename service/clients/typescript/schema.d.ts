@@ -424,7 +424,7 @@ export interface paths {
         get: operations["show_searches"];
         put?: never;
         post?: never;
-        /** Delete the whole log of searches. */
+        /** Delete the whole log of searches, and the labels that were made of it. */
         delete: operations["delete_searches"];
         options?: never;
         head?: never;
@@ -2847,7 +2847,7 @@ export interface components {
             search: string;
             /** @description Seconds since 1970. */
             time: number;
-            /** @description The version that answered. */
+            /** @description The version that answered; 0 for a search before a change of the encoder. */
             projection: number;
             /** @description The text of the query; null where it was a vector or documents. */
             query: string | null;
@@ -2862,6 +2862,8 @@ export interface components {
             pair: number | null;
             /** @description The versions from whose lists the page was drafted; null for one version's list. */
             interleaved: number[] | null;
+            /** @description Who said what served, as its caller named it. */
+            source: string | null;
         };
         /**
          * LoggedVersion

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from datetime import datetime, tzinfo
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from attend import Collection, Data
 from attend.collection import drift
 from attend.collection.drift import Drift, check_encoder, noticed
 from attend.encoder import Precision, load
+from attend.store import searches, sql
 from attend.store.searches import SearchLog
 
 LETTERS = "abcdefghijklm", "nopqrstuvwxyz"
@@ -111,6 +114,32 @@ def test_a_training_is_what_later_queries_and_documents_are_compared_with(
     assert "Documents" in told
     assert "Publish" in told
     assert hints(collection, "Documents") == [told]
+
+
+def test_a_training_within_the_second_of_its_last_queries_knows_all_of_them(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = 1_900_000_000.0  # a whole second, in which the queries of a new topic come
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(moment + 0.6, tz)
+
+    monkeypatch.setattr(sql, "datetime", Clock)
+    rng, watch = np.random.default_rng(2), Drift(collection)
+    for topic, count, after in ((0, drift.LEAST, -0.3), (1, 200, 0.3)):
+        monkeypatch.setattr(searches.time, "time", lambda after=after: moment + after)
+        ask(collection, texts(rng, count, topic))
+        watch.look()
+    number = collection.add_projection(collection.fit_projection("pca", 8))
+    collection.activate(number, force=True, report={"promoted": True, "reason": "Because."})
+    for _ in range(5):
+        watch.look()
+    assert not hints(collection, "unlike")
+    monkeypatch.setattr(searches.time, "time", lambda: moment + 0.9)
+    ask(collection, [texts(rng, 1, int(topic))[0] for topic in rng.random(150) < 0.5])
+    assert not any(watch.look() for _ in range(3))
 
 
 def test_a_deleted_log_is_forgotten(collection: Collection) -> None:

@@ -17,7 +17,7 @@ from attend.learning.evidence import changed_questions, evidence_of
 from attend.learning.selection import Criterion, compare_splits, decide
 from attend.learning.task import Look
 from attend.write.feedback import add_feedback
-from tests.index.learning.test_training import Planted, teach_vectors
+from tests.index.learning.planted import Planted, teach_vectors
 from tests.places import ROOT
 
 

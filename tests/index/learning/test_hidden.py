@@ -9,9 +9,9 @@ import pytest
 
 from attend.collection.data import Data
 from attend.core.settings import Tuning
-from attend.learning.data import answerable, start_of, twins
+from attend.learning.data import answerable, feedback_of, start_of, twins
 from attend.learning.fit import unlearned
-from attend.learning.ranking import feedback_of, hidden_scores, without_answers
+from attend.learning.ranking import hidden_scores, without_answers
 from attend.learning.ranking_model import find_candidates, question_folds, read_questions
 from attend.projection import given
 from attend.write.feedback import add_feedback

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attend.core.types import Float64
+from attend import Data
+from attend.core.types import Example, Float64
+from attend.learning import train
 from attend.learning.used import examination, labels_of
 from attend.store.searches import SearchEntry
 
@@ -17,7 +22,7 @@ QUESTIONS, DOCUMENTS, RANKS = 200, 20, 8
 def shown(
     rows: Sequence[int], used: Sequence[int], query: str = "q", source: str | None = None
 ) -> SearchEntry:
-    return SearchEntry("0", 0.0, 1, query, rows, dict.fromkeys(used, 1.0), source=source)
+    return SearchEntry(f"by {source}", 0.0, 1, query, rows, dict.fromkeys(used, 1.0), source=source)
 
 
 def simulated(
@@ -145,7 +150,7 @@ def honest(sources: int) -> list[SearchEntry]:
 def test_a_source_against_all_others_is_weighed_down_and_listed() -> None:
     against = [shown([2, 1], [0], f"question {number}", "mallory") for number in range(25)] * 3
     labels = labels_of([*honest(4), *against], {1: "right", 2: "wrong"})
-    assert [each["source"] for each in labels.figures["weighed_down"]] == ["mallory"]
+    assert [each["search"] for each in labels.figures["weighed_down"]] == ["by mallory"]
     best: dict[str, tuple[float, str]] = {}
     for example in labels.examples:
         best[example.query] = max(
@@ -158,4 +163,57 @@ def test_a_source_that_says_far_more_than_others_counts_as_one_that_does_not() -
     loud = [shown([3], [0], f"other {number}", "bot") for number in range(500)]
     figures = labels_of([*honest(4), *loud], {1: "a", 2: "b", 3: "c"}).figures
     (bot,) = figures["weighed_down"]
-    assert (bot["source"], bot["uses"], bot["weight"]) == ("bot", 500, 0.25)
+    assert (bot["search"], bot["uses"], bot["weight"]) == ("by bot", 500, 0.25)
+
+
+def test_a_report_names_no_source_and_what_the_log_said_goes_with_it(
+    tmp_path: Path, tiny_encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Data(tmp_path)
+    shop = data.create("shop", encoder=str(tiny_encoder_folder))
+    shop.upsert([{"id": str(n), "text": f"ship {n}"} for n in range(30)])
+    shop.configure(log=True)
+    shop.teach([Example("ship 1", "1", 1.0)])
+    sources = ["loud@example.org"] * 6 + ["ann@example.org", "bob@example.org"]
+    now = time.time()
+    for number, source in enumerate(sources):
+        sent = now - (10 * 86_400 if number < 6 else 0)
+        monkeypatch.setattr(time, "time", lambda sent=sent: sent)
+        answer = shop.search(f"my secret {number}", k=3)
+        shop.used(str(answer.search), [answer.hits[0].id], source=source)
+    report = train(shop)
+    [loud] = report["used"]["weighed_down"]
+    assert loud["uses"] == 6
+    whose = {search.search: search.source for search in shop.searches(100).items}
+    assert whose[loud["search"]] == "loud@example.org"
+    assert "example.org" not in json.dumps([report, *(one.report for one in shop.projections())])
+
+    def labels() -> list[str | None]:
+        return sorted(str(one.query) for one in shop.store.latest_examples(100))
+
+    assert len(labels()) == 9
+    shop.configure(log_days=5)
+    assert shop.log is not None
+    shop.log.trim()
+    assert labels() == ["my secret 6", "my secret 7", "ship 1"]
+    assert shop.delete_searches() == 2
+    assert labels() == ["ship 1"]
+    data.close()
+
+
+def test_what_is_too_old_goes_where_nobody_searches_any_more(
+    tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    with Data(tmp_path) as data:
+        shop = data.create("shop", encoder=str(tiny_encoder_folder))
+        shop.upsert([{"id": "1", "text": "ship"}])
+        shop.configure(log=True)
+        shop.search("my secret", k=1)
+        shop.configure(log_days=1e-9)
+    with Data(tmp_path) as data:
+        until = time.monotonic() + 60
+        log = data.collection("shop").log
+        assert log is not None
+        while log.counts()[0] and time.monotonic() < until:
+            time.sleep(0.05)
+        assert log.counts() == (0, 0)

@@ -355,6 +355,53 @@ def test_settings_stay_and_come_back(library, narrow):
     assert again.search("volume 7919 at 1", k=1).hits[0].id == "d1"
 
 
+def test_the_log_of_searches_goes_along_and_comes_back(library, narrow):
+    books = library.collection("books")
+    books.configure(log=True)
+    books.delete(["d0"])
+    books.upsert([{"id": "d0", "text": "volume 0 at 0"}])  # rows are others in the new collection
+    shown = [books.search(f"volume {n * 7919} at {n}", k=3) for n in range(4)]
+    hits = [hit.id for hit in shown[0].hits]
+    books.used(shown[0].search, hits[:1], source="ann")
+    reindex(library, "books", narrow)
+    after = library.collection("books")
+    after.used(shown[1].search, [shown[1].hits[2].id])
+    assert (after.info().searches, after.info().used) == (4, 2)
+    first = after.searches().items[-1]
+    assert (first.search, first.projection) == (shown[0].search, 0)
+    assert [hit.id for hit in first.hits] == hits
+    assert [hit.used for hit in first.hits] == [1.0, None, None]
+    assert after.log.latest(9, judged=True)[-1].source == "ann"
+    assert library.collection("books-spare").searches().items == []  # each is kept once
+    later = after.search("volume", k=2)
+    after.delete([hits[1]])
+    rollback(library, "books")
+    again = library.collection("books")
+    again.used(later.search, [later.hits[0].id])
+    again.used(shown[2].search, [])
+    assert (again.info().searches, again.info().used) == (5, 4)
+    first = again.searches().items[-1]
+    assert [hit.id for hit in first.hits] == [hits[0], hits[2]]
+    assert [hit.rank for hit in first.hits] == [1, 3]
+    assert library.collection("books-spare").searches().items == []
+
+
+def test_a_log_moves_after_it_was_switched_off_and_versions_are_not_mistaken(library, narrow):
+    books = library.collection("books")
+    books.configure(log=True)
+    number = learned(books, "search", "ranking")
+    books.configure(interleave=[1, number])
+    answer = books.search("volume", k=2)
+    books.configure(interleave=None)
+    books.configure(log=False)
+    books.store.put_settings({"rolled_back": {"1": "Worse."}})
+    reindex(library, "books", narrow, force=True)
+    after = library.collection("books")
+    assert after.used(answer.search, [answer.hits[0].id]).used == 1
+    assert after.searches().items[0].interleaved is None
+    assert not after.projections()[0].evidence.rolled_back
+
+
 def learned(collection, role, objective, terms=None):
     """Store and activate a version as a training would; return its number."""
     projection = identity(collection.settings.dimension)
