@@ -166,6 +166,10 @@ class Store(CollectionStore):
         documents, keys = row.fetchone()
         return int(documents), int(keys)
 
+    def formats(self) -> dict[str, int]:
+        select = "SELECT coalesce(format, 'unknown'), count(*) FROM keys WHERE stop > 0 GROUP BY 1"
+        return dict(self._read().execute(select).fetchall())
+
     def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
         fields = "fields" if texts else "'{}'"
         return {

@@ -176,8 +176,10 @@ class Ingest:
             size,
             progress,
         )
+        # An encoder of the caller's own may lack it.
+        format = getattr(self._encoder(), "precision", None) if parts else None
         for (id, field, start, stop, _), embedding in zip(parts, embeddings, strict=True):
-            keys[id].append(KeyRow(field, start, stop, embedding))
+            keys[id].append(KeyRow(field, start, stop, embedding, format))
         return keys, len(parts)
 
     def _prepared(self, documents: Sequence[Document | Entry], settings: Settings) -> list[Entry]:
