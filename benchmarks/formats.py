@@ -40,7 +40,7 @@ STARTS, QUICK_STARTS = 10, 3
 LOADS = (0, 1, 2)
 """Cores that others take."""
 
-SECONDS, QUICK_SECONDS, LEAST_ROUNDS = 8.0, 4.0, 5
+SECONDS, QUICK_SECONDS, LEAST_ROUNDS = 4.0, 2.0, 5
 """Processor time for one use, and rounds at the least."""
 
 DOCUMENTS, TOGETHER = 8, 16
@@ -57,6 +57,7 @@ Way = Callable[[list[str], str], object]
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--held", choices=HELD, help="hold oneDNN and torch to instructions")
+    options.add_argument("--starts", type=int, help="processes, 10 or 3 where it is left out")
     options.add_argument("--child", choices=("start", "busy"), help="for this program alone")
     chosen = options.parse_args()
     if chosen.child == "busy":
@@ -71,7 +72,7 @@ def main() -> None:
         held = {"ONEDNN_MAX_CPU_ISA": chosen.held, "ATEN_CPU_CAPABILITY": HELD[chosen.held]}
         environment |= held
     starts = []
-    for number in range(QUICK_STARTS if chosen.quick else STARTS):
+    for number in range(chosen.starts or (QUICK_STARTS if chosen.quick else STARTS)):
         with load_on(LOADS[number % len(LOADS)]):
             starts.append(started(chosen.folder, chosen.quick, environment))
         progress(f"start {number + 1}: {json.dumps(starts[-1])}")
@@ -99,9 +100,7 @@ def summary(starts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], dict
     ratios, figures = dict[str, float](), dict[str, Any]()
     for use in starts[0]:
         rows = [start[use]["milliseconds"] for start in starts]
-        ours = [
-            {name: time for name, time in row.items() if name != "openvino"} for row in rows
-        ]
+        ours = [{name: time for name, time in row.items() if name != "openvino"} for row in rows]
         least = {name: min(row[name] for row in rows) for name in rows[0]}
         best = min(time for name, time in least.items() if name != "openvino")
         ratios[f"{use}_choice"] = max(
@@ -210,7 +209,9 @@ def openvino_way(calls: Calls) -> Way:
         return {"input_ids": ids, "attention_mask": mask}
 
     plain = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    example = {name: torch.from_numpy(array) for name, array in inputs(calls["document"][0]).items()}
+    example = {
+        name: torch.from_numpy(array) for name, array in inputs(calls["document"][0]).items()
+    }
     model = openvino.convert_model(plain, example_input=example)
     fitting = [inputs([text]) for texts in calls["document"] for text in texts]
     kind = nncf.ModelType.TRANSFORMER
@@ -218,7 +219,6 @@ def openvino_way(calls: Calls) -> Way:
     compiled = openvino.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1})
 
     def run(texts: list[str], use: str) -> object:
-        # By length, as padding is multiplied, too.
         feed = inputs(texts)
         states, mask = compiled(feed)[0], feed["attention_mask"][..., None]
         return (states * mask).sum(axis=1) / mask.sum(axis=1)

@@ -18,7 +18,7 @@ import torch
 
 from attend.collection.data import Data
 from attend.collection.verify import verify
-from attend.encoder import DEFAULT, RECORD, Precision, load, precision, precisions
+from attend.encoder import DEFAULT, RECORD, load, precision, precisions
 from attend.encoder.precision import FORMATS
 from attend.store.database import Store
 
