@@ -6,6 +6,7 @@ import json
 import sqlite3
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from attend.cli.common import SHOWN_PROBLEMS, Problems
@@ -313,6 +314,22 @@ def test_a_window_is_stored_while_the_next_is_encoded(tmp_path, tiny_encoder, mo
             other.execute("BEGIN IMMEDIATE")
             assert run(collection, write_jsonl(tmp_path / "rows.jsonl", docs(10))).added == 10
         assert list(collection.store.all_ids()) == [row["id"] for row in docs(10)]
+
+
+def test_the_first_window_of_vectors_decides_whether_all_are_scaled(tmp_path, monkeypatch):
+    """The second one is ready before the first one is stored."""
+    monkeypatch.setattr("attend.write.build.WINDOW", 4)
+    vectors = [[0.6, 0.8]] * 4 + [[3.0, 4.0]] * 4
+    rows = [{"id": f"d{n}", "vector": vector} for n, vector in enumerate(vectors)]
+    with closing(vector_data(tmp_path / "data")) as data:
+        collection = data.create(dimension=2, normalize=None)
+        run(collection, write_jsonl(tmp_path / "rows.jsonl", rows))
+        assert collection.settings.normalize is True
+        with collection.store.all_keys() as (_, tables):
+            lengths = np.linalg.norm(next(tables).vectors, axis=1)
+        assert lengths == pytest.approx(1)
+        again = run(collection, tmp_path / "rows.jsonl")
+        assert (again.unchanged, again.updated) == (8, 0)
 
 
 @pytest.mark.parametrize("error", [EncoderError, KeyboardInterrupt])
