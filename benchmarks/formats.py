@@ -2,7 +2,7 @@
 
 Processes start one after the other, none with a choice that was kept, beside processes that
 compute in bursts and rest, on none, one or two cores. Each then times all formats for longer, on
-texts of SciFact: documents of some 2,000 tokens a call; queries alone, and in calls of sixteen.
+texts of SciFact: documents of some 1,000 tokens a call; queries alone, and in calls of sixteen.
 All times are those of the processor, of one core, the least of many rounds in turns.
 
 - `document_choice`, `query_choice`: the worst start's chosen format, its time over that of the
@@ -40,10 +40,10 @@ STARTS, QUICK_STARTS = 10, 3
 LOADS = (0, 1, 2)
 """Cores that others take."""
 
-SECONDS, QUICK_SECONDS, LEAST_ROUNDS = 4.0, 2.0, 5
+SECONDS, QUICK_SECONDS, LEAST_ROUNDS = 4.0, 2.0, 4
 """Processor time for one use, and rounds at the least."""
 
-DOCUMENTS, TOGETHER = 8, 16
+DOCUMENTS, TOGETHER = 4, 16
 
 HELD = {"AVX512_CORE_VNNI": "avx512", "AVX512_CORE": "avx512", "AVX2": "avx2"}
 """Instructions of oneDNN → those of torch's own operators."""

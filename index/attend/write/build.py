@@ -631,16 +631,23 @@ class _Build:
         before, size = len(self.places), self.collection.capabilities.window or WINDOW
         types = types_of(self.collection, mapped.map.value if mapped.map is not None else ())
         stored = dict(types)  # before this source adds to them
-        remembered = False
-        with closing(self._usable(mapped, types, remap)) as usable:
-            windows = iter(lambda: list(islice(usable, size)), [])
-            for count, written in self._stored(windows):
-                self.written += written
-                if not remembered:
-                    remember(self.collection, mapped, stored)
-                    remembered = True
-                self.read += count
-                self.on_progress(count)
+        last: Future[None] | None = None
+
+        def finish(store: Callable[[], Written], count: int) -> None:
+            self.written += store()
+            remember(self.collection, mapped, stored)
+            self.read += count
+            self.on_progress(count)
+
+        rows, storing = self._usable(mapped, types, remap), ThreadPoolExecutor(1, "build")
+        with closing(rows) as usable, storing:  # at its end, also by an error, all is stored
+            while window := list(islice(usable, size)):
+                store = self.collection.begin_write(window)
+                if last is not None:
+                    last.result()
+                last = storing.submit(finish, store, len(window))
+        if last is not None:
+            last.result()
         if len(self.places) == before:
             raise SourceError(
                 f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "
@@ -648,28 +655,6 @@ class _Build:
             )
         # At the end: a build that goes on after a stop learns the types as one.
         remember(self.collection, mapped, types)
-
-    def _stored(self, windows: Iterator[list[Entry]]) -> Iterator[tuple[int, Written]]:
-        """Store windows one after another, each while the next one is read and encoded.
-
-        Yields: the number of documents of each, once it is stored, and the result of its write. A
-            window that stands before one that cannot be read or encoded is stored.
-        """
-        last: tuple[int, Future[Written]] | None = None
-        error: BaseException | None = None
-        with ThreadPoolExecutor(1, "build") as storing:
-            try:
-                for window in windows:
-                    store = self.collection.begin_write(window)
-                    if last is not None:
-                        yield last[0], last[1].result()
-                    last = len(window), storing.submit(store)
-            except (Exception, KeyboardInterrupt) as caught:
-                error = caught
-            if last is not None:
-                yield last[0], last[1].result()
-        if error is not None:
-            raise error
 
     def _usable(
         self, mapped: Mapped, types: dict[str, str], remap: bool

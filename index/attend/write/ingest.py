@@ -88,10 +88,10 @@ class Ingest:
 
         Returns: a function that does the rest, on any thread.
         """
-        store_first = self._begin_once(documents, progress)
+        attempt = self._begin_once(documents, progress)
 
         def store() -> Written:
-            attempt = store_first
+            nonlocal attempt
             for _ in range(ATTEMPTS - 1):
                 try:
                     return attempt()
