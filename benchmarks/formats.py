@@ -84,7 +84,8 @@ def started(folder: Path, quick: bool, environment: Mapping[str, str]) -> dict[s
     command = [sys.executable, __file__, "--child", "start", "--folder", str(folder)]
     command += ["--quick"] if quick else []
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    # nncf prints on stdout, too.
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
