@@ -301,6 +301,10 @@ class CollectionInfo(base.Reply):
     """The number of those of which somebody said which hits served."""
     dimension: int
     encoder: str | None
+    formats: Mapping[str, int] | None
+    """The number of keys by the number format that their texts were encoded in: bfloat16, float32
+    or int8, "unknown" of older keys, "mapped" of those of another encoder. Null where the engine
+    does not store it."""
     scale: float
     """The factor on the product of a query and an untrained key: 20 where embeddings have length
     one, unless the settings name another."""

@@ -339,7 +339,18 @@ class Collection(TakesFeedback):
         1
         >>> books.publish()
         """
-        return self._ingest.write(documents)
+        return self.begin_write(documents)()
+
+    def begin_write(self, documents: Sequence[Document | Entry]) -> Callable[[], Written]:
+        """Encode documents, and return the function that stores them, as `write` does both.
+
+        A build encodes the next documents while another thread stores these.
+
+        >>> store = books.begin_write([Document("dune", vectors={"vector": [0.2, 0.9]})])
+        >>> store().added
+        1
+        """
+        return self._ingest.begin(documents)
 
     def revise(self, id: str, revision: UpdateRequest | Mapping[str, Any]) -> StoredDocument:
         """Change a document's value, its payload or both; nothing is encoded.

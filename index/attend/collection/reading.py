@@ -95,6 +95,7 @@ def info_of(
     with store.reading():
         (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
         examples, questions = store.example_count(), store.question_count()
+        formats = store.formats()
         moves = view.version.memory if collection.capabilities.memory else 0.0
         memory = moves and feedback.strength(view.version, view.change)
     searches, used = (None, None) if log is None else log.counts()
@@ -112,6 +113,7 @@ def info_of(
         used=used,
         dimension=now.dimension,
         encoder=now.encoder,
+        formats=formats,
         scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
         projection=view.version.number,
         memory=memory,

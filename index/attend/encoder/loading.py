@@ -350,6 +350,7 @@ class CachedEncoder:
 
     def __init__(self, encoder: Encoder, cache: EmbeddingCache) -> None:
         self.name, self.dimension = encoder.name, encoder.dimension
+        self.precision: str | None = getattr(encoder, "precision", None)
         self._encoder = encoder
         self._cache = cache
 

@@ -30,12 +30,16 @@ PAGE = 1000
 
 
 class KeyRow(NamedTuple):
-    """One key of a document: the part `[start, stop)` of a field's text, in characters."""
+    """One key of a document: the part `[start, stop)` of a field's text, in characters.
+
+    `format` is the number format that its text was encoded in; None where it is not known.
+    """
 
     field: str
     start: int
     stop: int
     embedding: Float32  # (d,)
+    format: str | None = None
 
 
 class Hashes(NamedTuple):
@@ -331,6 +335,13 @@ class CollectionStore(Protocol):
 
     def counts(self) -> tuple[int, int]:
         """Return the number of documents, and of their keys without those of examples."""
+
+    def formats(self) -> dict[str, int] | None:
+        """Return the number of keys of texts by the number format that these were encoded in.
+
+        Returns: None in an engine that does not store it; "unknown" counts keys of before.
+        """
+        return None
 
     def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
         """Return documents by row; rows that are gone are absent.

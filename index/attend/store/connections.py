@@ -35,7 +35,7 @@ BUSY_SECONDS = 30.0
 PAGES = (4096, 8192, 16384)
 """The sizes that a page of a database may have. A write writes whole ones."""
 
-ROW_BYTES, FILLED = 32, 0.85
+ROW_BYTES, FILLED = 40, 0.85
 """The bytes of a key beside its embedding, and the share of a page that rows are to fill."""
 
 LOG_BYTES = 4 * 1024 * 1024

@@ -160,12 +160,16 @@ class Store(CollectionStore):
 
     def counts(self) -> tuple[int, int]:
         # As a difference, because each count reads an index only, and the table is all embeddings.
-        row = self._read().execute(
+        counts = self._read().execute(
             "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM keys) - "
             "(SELECT count(*) FROM keys WHERE example IS NOT NULL)"
         )
-        documents, keys = row.fetchone()
-        return int(documents), int(keys)
+        documents, keys = counts.fetchone()
+        return documents, keys
+
+    def formats(self) -> dict[str, int]:
+        select = "SELECT coalesce(format, 'unknown'), count(*) FROM keys WHERE stop > 0 GROUP BY 1"
+        return dict(self._read().execute(select).fetchall())
 
     def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
         fields = "fields" if texts else "'{}'"
@@ -303,9 +307,8 @@ class Store(CollectionStore):
         return {row[0]: StoredKey(*row) for row in rows}
 
     def own_keys(self, rows: Int64) -> KeyTable:
-        keys = self._read().execute(
-            f"{_OWN} AND document {LISTED} ORDER BY document, id", [json.dumps(rows.tolist())]
-        )
+        select = f"{_OWN} AND document {LISTED} ORDER BY document, id"
+        keys = self._read().execute(select, [json.dumps(rows.tolist())])
         return sql.key_table(keys.fetchall())
 
     def example_keys(self) -> Int64:
@@ -313,9 +316,8 @@ class Store(CollectionStore):
         return np.array([key for (key,) in keys], dtype=np.int64)
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
-        rows = self._read().execute(
-            f"{_WITH_EXAMPLES} AND keys.id {LISTED}", [json.dumps(list(ids))]
-        )
+        select = f"{_WITH_EXAMPLES} AND keys.id {LISTED}"
+        rows = self._read().execute(select, [json.dumps(list(ids))])
         by_id = {id: np.frombuffer(blob, dtype=np.float32) for id, _, blob, _ in rows}
         return [by_id[id] for id in ids if id in by_id]
 

@@ -79,8 +79,9 @@ def replace_keys(store: Store, entries: Iterable[tuple[int, Entry, bytes]], span
             terms = db.execute(select, [row]).fetchall()  # a trigger deletes them with the keys
             db.execute("DELETE FROM keys WHERE document = ? AND example IS NULL", [row])
             db.conn.executemany(
-                "INSERT INTO keys (document, field, start, stop, embedding) VALUES (?, ?, ?, ?, ?)",
-                [(row, *key[:3], key.embedding.tobytes()) for key in entry.keys or ()],
+                "INSERT INTO keys (document, field, start, stop, format, embedding) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [(row, *key[:3], key.format, key.embedding.tobytes()) for key in entry.keys or ()],
             )
             db.conn.executemany("INSERT INTO document_terms VALUES (?, ?, ?, ?)", terms)
             change = "UPDATE documents SET key_hash = ? WHERE row = ?"

@@ -260,6 +260,14 @@ _TERMS = (
 )
 
 
+_FORMATS = (
+    # The number format that a key's text was encoded in; null of those that were there before, and
+    # of vectors of the caller's own.
+    "ALTER TABLE keys ADD COLUMN format TEXT",
+    # To be counted by: the table itself is all embeddings.
+    "CREATE INDEX keys_by_format ON keys (format) WHERE stop > 0",
+)
+
 _ACTIVATIONS = (
     # A log from which rollback takes the last: its ids may come again.
     "CREATE TABLE activations "
@@ -290,3 +298,4 @@ _add("m003_field_values", *_FIELD_VALUES)
 _add("m004_activations", *_ACTIVATIONS)
 _add("m005_roles_interactions_terms", *_ROLES, *_INTERACTIONS, *_TERMS)
 _add("m006_words_of_all_scripts", *_WORDS, fill_words)
+_add("m007_formats", *_FORMATS)

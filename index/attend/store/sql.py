@@ -259,13 +259,14 @@ _DOCUMENTS = """
 """
 _KEYED = "(SELECT row FROM documents WHERE id IN (SELECT value FROM json_each(:keyed)))"
 _KEYS = """
-    INSERT INTO keys (document, field, start, stop, embedding)
+    INSERT INTO keys (document, field, start, stop, embedding, format)
     SELECT row,
         CAST(substr(
             :bytes, json_extract(own.value, '$[3]'), json_extract(own.value, '$[4]')
         ) AS TEXT),
         json_extract(own.value, '$[1]'), json_extract(own.value, '$[2]'),
-        substr(:bytes, json_extract(own.value, '$[5]'), json_extract(own.value, '$[6]'))
+        substr(:bytes, json_extract(own.value, '$[5]'), json_extract(own.value, '$[6]')),
+        json_extract(own.value, '$[7]')
     FROM json_each(:keys) AS own CROSS JOIN documents
     ON documents.id = json_extract(own.value, '$[0]')
 """
@@ -288,9 +289,9 @@ def upserts(entries: Sequence[Entry]) -> Iterator[dict[str, str | bytes]]:
             id = entry.document.id
             rows.append([id, *texts, *place(entry.hashes.keys), *place(entry.hashes.value)])
             keyed += [] if entry.keys is None else [id]
-            for field, start, stop, embedding in entry.keys or ():
+            for field, start, stop, embedding, format in entry.keys or ():
                 numbers = place(embedding.astype(np.float32).tobytes())
-                keys.append([id, start, stop, *place(field.encode()), *numbers])
+                keys.append([id, start, stop, *place(field.encode()), *numbers, format])
         lists = {"documents": rows, "keyed": keyed, "keys": keys}
         yield {name: json.dumps(items) for name, items in lists.items()} | {"bytes": bytes(blob)}
 

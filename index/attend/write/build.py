@@ -5,9 +5,9 @@ source has an entry under its name, as several tables may give one collection it
 source without one follows the last build in the fields that the user named there: the export of
 another day has another name. The types of columns are stored too, and later builds keep them.
 
-Documents are stored window by window, each window in one transaction: a build that is killed has
-lost at most the window in flight, and the next run of the same command finds the rest by its hashes
-and goes on.
+Documents are stored window by window, each window in one transaction, while the next one is read
+and encoded: a build that is killed has lost these two at most, and the next run of the same command
+finds the rest by its hashes and goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
@@ -422,6 +423,8 @@ def changed_values(collection: Collection, source: Source, map: FieldMap) -> int
 
     Of standard input, which is read once, only the rows that it can give again are counted.
     """
+    if not collection.store.counts()[0]:
+        return 0
     limit = LOOKAHEAD_ROWS if isinstance(source, StandardInput) else None
     rows = islice(documents(source, map, types=types_of(collection, map.value)), limit)
     values = ((row.item.id, row.item.value) for row in rows if not isinstance(row, RowProblem))
@@ -628,15 +631,23 @@ class _Build:
         before, size = len(self.places), self.collection.capabilities.window or WINDOW
         types = types_of(self.collection, mapped.map.value if mapped.map is not None else ())
         stored = dict(types)  # before this source adds to them
-        remembered = False
-        with closing(self._usable(mapped, types, remap)) as usable:
+        last: Future[None] | None = None
+
+        def finish(store: Callable[[], Written], count: int) -> None:
+            self.written += store()
+            remember(self.collection, mapped, stored)
+            self.read += count
+            self.on_progress(count)
+
+        rows, storing = self._usable(mapped, types, remap), ThreadPoolExecutor(1, "build")
+        with closing(rows) as usable, storing:  # at its end, also by an error, all is stored
             while window := list(islice(usable, size)):
-                self.written += self.collection.write(window)
-                if not remembered:
-                    remember(self.collection, mapped, stored)
-                    remembered = True
-                self.read += len(window)
-                self.on_progress(len(window))
+                store = self.collection.begin_write(window)
+                if last is not None:
+                    last.result()
+                last = storing.submit(finish, store, len(window))
+        if last is not None:
+            last.result()
         if len(self.places) == before:
             raise SourceError(
                 f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "

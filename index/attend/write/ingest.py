@@ -79,13 +79,29 @@ class Ingest:
             InvalidRequest: documents that this collection cannot take, or two with one id; its
                 details name each of them.
         """
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return self._write_once(documents, progress)
-            except StaleEntries:
-                if self.settings.normalize is None:  # others have decided it meanwhile
-                    self._adopt(Settings.of(self._store.settings()))
-        return self._write_once(documents, progress)
+        return self.begin(documents, progress)()
+
+    def begin(
+        self, documents: Sequence[Document | Entry], progress: OnStage | None = None
+    ) -> Callable[[], Written]:
+        """Do what `write` does up to the point where all texts are encoded.
+
+        Returns: a function that does the rest, on any thread.
+        """
+        attempt = self._begin_once(documents, progress)
+
+        def store() -> Written:
+            nonlocal attempt
+            for _ in range(ATTEMPTS - 1):
+                try:
+                    return attempt()
+                except StaleEntries:
+                    if self.settings.normalize is None:  # others have decided it meanwhile
+                        self._adopt(Settings.of(self._store.settings()))
+                attempt = self._begin_once(documents, progress)
+            return attempt()
+
+        return store
 
     def prepare(self, document: Document, settings: Settings | None = None) -> Entry:
         """Return a document as it is stored, with the keys of its own vectors alone.
@@ -117,9 +133,9 @@ class Ingest:
         keys, count = self._keys(entries, None)
         return [replace(entry, keys=keys[entry.document.id]) for entry in entries], count
 
-    def _write_once(
+    def _begin_once(
         self, documents: Sequence[Document | Entry], progress: OnStage | None
-    ) -> Written:
+    ) -> Callable[[], Written]:
         settings = decided = self.settings
         batch = self._prepared(documents, settings)
         vectors = [key.embedding for entry in batch for key in entry.keys or ()]
@@ -136,12 +152,16 @@ class Ingest:
             for entry, verdict in plan
             if verdict != "unchanged"
         ]
-        if entries and decided is settings:
-            self._store.write(entries)
-        elif entries:
-            self._store.write(entries, {"normalize": decided.normalize})
-            self._adopt(decided)
-        return Written(**Counter(verdicts), encoded=encoded)
+
+        def store() -> Written:
+            if entries and decided is settings:
+                self._store.write(entries)
+            elif entries:
+                self._store.write(entries, {"normalize": decided.normalize})
+                self._adopt(decided)
+            return Written(**Counter(verdicts), encoded=encoded)
+
+        return store
 
     def _keys(
         self, entries: Sequence[Entry], progress: OnStage | None
@@ -176,8 +196,10 @@ class Ingest:
             size,
             progress,
         )
+        # An encoder of the caller's own may lack it.
+        format = getattr(self._encoder(), "precision", None) if parts else None
         for (id, field, start, stop, _), embedding in zip(parts, embeddings, strict=True):
-            keys[id].append(KeyRow(field, start, stop, embedding))
+            keys[id].append(KeyRow(field, start, stop, embedding, format))
         return keys, len(parts)
 
     def _prepared(self, documents: Sequence[Document | Entry], settings: Settings) -> list[Entry]:

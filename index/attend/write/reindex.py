@@ -455,7 +455,10 @@ class _Move:
         if rows:
             mapped = iter(to_target(np.stack([key.embedding for key in rows])))
             lacking = [
-                replace(entry, keys=[KeyRow(*key[:3], next(mapped)) for key in entry.keys or ()])
+                replace(
+                    entry,
+                    keys=[KeyRow(*key[:3], next(mapped), "mapped") for key in entry.keys or ()],
+                )
                 for entry in lacking
             ]
         self._stores[1].write(lacking)

@@ -1853,6 +1853,14 @@ export interface components {
             dimension: number;
             encoder: string | null;
             /**
+             * @description The number of keys by the number format that their texts were encoded in: bfloat16, float32
+             *     or int8, "unknown" of older keys, "mapped" of those of another encoder. Null where the engine
+             *     does not store it.
+             */
+            formats: {
+                [key: string]: number;
+            } | null;
+            /**
              * @description The factor on the product of a query and an untrained key: 20 where embeddings have length
              *     one, unless the settings name another.
              */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,8 +17,10 @@ import pytest
 import torch
 
 from attend.collection.data import Data
+from attend.collection.verify import verify
 from attend.encoder import DEFAULT, RECORD, load, precision, precisions
 from attend.encoder.precision import FORMATS
+from attend.store.database import Store
 
 TWO = {"float32", "bfloat16"}
 
@@ -140,6 +143,77 @@ def test_a_model_of_look_ups_has_one_format(tiny_encoder_folder: Path, record: P
     assert load(str(tiny_encoder_folder), record=record).precision == "float32"
     kept = json.loads(record.read_text())[str(tiny_encoder_folder)]
     assert kept["document"] == kept["query"] == {"format": "float32", "milliseconds": {}}
+
+
+STORIES = {
+    "float32": ("The whale dives below the ice.", "Where does the whale dive?"),
+    "bfloat16": ("A baker kneads dough before dawn.", "Who kneads the dough?"),
+    "int8": ("The train to Lisbon leaves at noon.", "When does the train leave?"),
+}
+"""For each format a text that it encodes, and a query that the text answers."""
+
+
+def test_documents_of_all_formats_are_counted_and_answer_queries_of_each(tmp_path: Path) -> None:
+    for name in FORMATS:
+        with closing(Data(tmp_path, precision=name)) as data:
+            stories = data.ensure("stories")
+            written = [{"id": name, "text": STORIES[name][0]}, {"id": f"{name}-2", "text": name}]
+            stories.upsert(written)
+            stories.upsert([{"id": "vector", "text": "Of mine.", "vector": [1.0] + [0.0] * 383}])
+    for name in FORMATS:
+        with closing(Data(tmp_path, precision=name)) as data:
+            stories = data.collection("stories")
+            assert stories.info().formats == dict.fromkeys(FORMATS, 2)
+            queries = [query for _, query in STORIES.values()]
+            hits = [stories.search(query, k=1, lexical=0).hits[0].id for query in queries]
+            assert hits == list(STORIES)
+
+
+def own_keys(data: Data) -> tuple[list[int], bytes]:
+    """Return the ids of the keys of the collection, and the bytes of their embeddings."""
+    store = data.collection("stories").store
+    assert isinstance(store, Store)
+    with store.all_keys() as (_, tables):
+        table = next(tables)
+        return table.ids.tolist(), table.vectors.tobytes()
+
+
+def test_another_format_changes_the_keys_of_new_texts_alone(tmp_path: Path) -> None:
+    """As where a library moves to a processor that has another format."""
+    first, second, third = ({"id": name, "text": story} for name, (story, _) in STORIES.items())
+    with closing(Data(tmp_path, precision="bfloat16")) as data:
+        data.ensure("stories").upsert([first, second])
+        before = own_keys(data)
+    with closing(Data(tmp_path, precision="int8")) as data:
+        stories = data.collection("stories")
+        again = stories.upsert([first, {**second, "payload": {"page": 2}}])
+        assert (again.unchanged, again.revised, again.encoded) == (1, 1, 0)
+        assert own_keys(data) == before
+        assert stories.info().formats == {"bfloat16": 2}
+        assert stories.upsert([{**first, "text": third["text"]}]).encoded == 1
+        assert stories.info().formats == {"bfloat16": 1, "int8": 1}
+        assert sorted(own_keys(data)[0]) == [before[0][1], before[0][1] + 1]
+        stories.delete(["bfloat16"])
+        assert stories.info().formats == {"int8": 1}
+
+
+def test_keys_of_an_older_database_are_of_an_unknown_format(tmp_path: Path) -> None:
+    with closing(Data(tmp_path)) as data:
+        data.ensure("stories").upsert([{"id": "a", "text": STORIES["int8"][0]}])
+        data.collection("stories").upsert([{"id": "b", "vector": [1.0] + [0.0] * 383}])
+        before = own_keys(data)
+    path = tmp_path / "collections" / "stories" / "documents.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP INDEX keys_by_format")
+        db.execute("ALTER TABLE keys DROP COLUMN format")
+        db.execute("DELETE FROM _sqlite_migrations WHERE name = 'm007_formats'")
+    with closing(Data(tmp_path, precision="float32")) as data:
+        stories = data.collection("stories")
+        assert stories.info().formats == {"unknown": 1}
+        assert own_keys(data) == before
+        stories.upsert([{"id": "c", "text": STORIES["float32"][0]}])
+        assert stories.info().formats == {"float32": 1, "unknown": 1}
+        assert verify(stories).problems == []
 
 
 def test_a_precision_that_was_asked_for_is_not_measured(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import json
 import sqlite3
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from attend.cli.common import SHOWN_PROBLEMS, Problems
 from attend.collection.data import Data
-from attend.core.errors import InvalidRequest, SourceError
+from attend.core.errors import EncoderError, InvalidRequest, SourceError
 from attend.source import RowProblem, TableFormat, guess, open_source, sample
 from attend.write.build import Built, Mapped, MappingChanged, Refused, Shard, build, collection_for
 from tests.index.helpers import published, vector_data, write_jsonl
@@ -283,6 +284,73 @@ def test_a_build_that_fails_midway_keeps_what_it_stored(tmp_path, collection, mo
     assert len(ids(collection)) == 8
     again = run(collection, path)
     assert (again.unchanged, again.added, again.encoded, again.refused) == (8, 2, 2, 1)
+
+
+class Calling:
+    """The encoder of the tests, which calls a function before it encodes a block of texts."""
+
+    def __init__(self, encoder, before):
+        self.name, self.dimension = encoder.name, encoder.dimension
+        self.passages, self.encode_queries = encoder.passages, encoder.encode_queries
+        self.encoder, self.before, self.blocks = encoder, before, 0
+
+    def encode_documents(self, texts):
+        self.blocks += 1
+        self.before(self.blocks)
+        return self.encoder.encode_documents(texts)
+
+
+def test_a_window_is_stored_while_the_next_is_encoded(tmp_path, tiny_encoder, monkeypatch):
+    monkeypatch.setattr("attend.write.build.WINDOW", 4)
+
+    def release(block):
+        if block == 2:
+            other.execute("COMMIT")  # the first window waits for it
+
+    with closing(Data(tmp_path, load_encoder=lambda name: Calling(tiny_encoder, release))) as data:
+        collection = data.create()
+        path = data.collection("default").store.path
+        with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert run(collection, write_jsonl(tmp_path / "rows.jsonl", docs(10))).added == 10
+        assert list(collection.store.all_ids()) == [row["id"] for row in docs(10)]
+
+
+def test_the_first_window_of_vectors_decides_whether_all_are_scaled(tmp_path, monkeypatch):
+    """The second one is ready before the first one is stored."""
+    monkeypatch.setattr("attend.write.build.WINDOW", 4)
+    vectors = [[0.6, 0.8]] * 4 + [[3.0, 4.0]] * 4
+    rows = [{"id": f"d{n}", "vector": vector} for n, vector in enumerate(vectors)]
+    with closing(vector_data(tmp_path / "data")) as data:
+        collection = data.create(dimension=2, normalize=None)
+        run(collection, write_jsonl(tmp_path / "rows.jsonl", rows))
+        assert collection.settings.normalize is True
+        with collection.store.all_keys() as (_, tables):
+            lengths = np.linalg.norm(next(tables).vectors, axis=1)
+        assert lengths == pytest.approx(1)
+        again = run(collection, tmp_path / "rows.jsonl")
+        assert (again.unchanged, again.updated) == (8, 0)
+
+
+@pytest.mark.parametrize("error", [EncoderError, KeyboardInterrupt])
+def test_what_stands_before_texts_that_cannot_be_encoded_is_stored(
+    tmp_path, tiny_encoder, monkeypatch, error
+):
+    monkeypatch.setattr("attend.write.build.WINDOW", 4)
+    seen, path = [], write_jsonl(tmp_path / "rows.jsonl", docs(10))
+
+    def fail(block):
+        if block == 3:
+            raise error("It stops.")
+
+    with closing(Data(tmp_path, load_encoder=lambda name: Calling(tiny_encoder, fail))) as data:
+        collection = data.create()
+        with pytest.raises(error):
+            run(collection, path, on_progress=seen.append)
+        assert seen == [4, 4]
+        assert list(collection.store.all_ids()) == [row["id"] for row in docs(8)]
+        again = run(collection, path)
+        assert (again.unchanged, again.added, again.encoded) == (8, 2, 2)
 
 
 def test_progress_adds_up_to_the_rows(tmp_path, collection, monkeypatch):
