@@ -5,15 +5,16 @@ scaled to length one. Queries are made so too, apart from the keys, and are othe
 which either side is tuned. All get the same vectors. Seconds are the processor's, which
 neighbours disturb less than the clock. Recall is of the exact ten nearest.
 
-- `qps_over_best_graph`: queries a second of one thread, a thousand in a call, at recall 0.95 or
-  more, over the fastest of hnswlib with M 16 and 32, usearch with 16 and FAISS's HNSW with 32 (the
-  smallest of the ef that reach it; ours: what the index chose by itself, and scoring again by the
-  keys; hnswlib alone when quick). `qps_one_by_one_over_best_graph`: the same, one query a call.
-- `learned_qps_over_best_graph`: ours in 128 learned dimensions, recall being of the exact
+- `qps_over_hnswlib`: queries a second of one thread, a thousand in a call, at recall 0.95 or more,
+  over the faster of hnswlib with M 16 and 32 (the smallest ef that reaches it; ours: what the index
+  chose by itself, and scoring again by the keys). `qps_one_by_one_over_hnswlib`: one query a call.
+  `…_of_100`: the same of the hundred nearest. `…_over_fastest`: over the fastest of all peers in
+  `scale_graphs`, most of which keep several times as much in memory (hnswlib alone when quick).
+- `learned_qps_over_hnswlib`: ours in 128 learned dimensions, recall being of the exact
   ten there; `learned_ndcg_over_embeddings` is what these are worth (`learned`).
-- `best_graph_build_seconds_over_ours`: ours with training and with measuring its parameters.
-- `bytes_over_best_graph`: what a search keeps in memory, per key: codes and bytes, against graph
-  and vectors. Ours has the keys themselves in a mapped file besides, of which a search reads a few.
+- `hnswlib_build_seconds_over_ours`: ours with training and with measuring its parameters.
+- `bytes_over_hnswlib`: what a search keeps in memory, per key: codes and bytes, against graph and
+  vectors. Ours has the keys themselves in a mapped file besides, of which a search reads a few.
 - `look_ups`: what recommendations from 50 documents, and documents like one, take through the API,
   and how much of the exact ten they list.
 - `exact_attention_over_product`: one query attending to all keys, over NumPy's bare product of the
@@ -59,7 +60,14 @@ from attend.encoder import DEFAULT, load
 from attend.keys.files import IndexOrigin, Progress, PublishedIndexes
 from attend.keys.segment import Delta, Segment
 from attend.keys.snapshot import Snapshot
-from attend.keys.vectors import FETCHED, FlatVectors, IndexTarget, QuantisedVectors, share_found
+from attend.keys.vectors import (
+    FETCHED,
+    FlatVectors,
+    IndexTarget,
+    Point,
+    QuantisedVectors,
+    share_found,
+)
 from attend.measure.rankings import evaluate
 from attend.projection import Projection
 
@@ -68,11 +76,13 @@ ONE_BY_ONE = "queries_a_second_one_by_one"
 QUERIES = 1000
 NOISE = 0.02
 BLOCK = 50_000
-POOL = 4000
+POOL, CHARACTERS = 4000, 300
+MANY = 100
+"""The nearest keys that a long list asks for."""
 
 
 class Asked(NamedTuple):
-    """Queries with the positions of their ten nearest keys."""
+    """Queries with the positions of their nearest keys, the nearest first."""
 
     queries: Float32
     truth: Int64
@@ -80,23 +90,40 @@ class Asked(NamedTuple):
     def first(self, count: int) -> Asked:
         return Asked(self.queries[:count], self.truth[:count])
 
+    def nearest(self, k: int) -> Asked:
+        return Asked(self.queries, self.truth[:, :k])
+
     def recall(self, found: Int64) -> float:
-        """The share of the ten nearest among what was found (q, k)."""
+        """The share of the nearest among what was found (q, k)."""
         return round(float(share_found(found, self.truth).mean()), 4)
 
 
-def real(sets: Path) -> Float32:
-    """Embeddings of SciFact's abstracts, CoNaLa's snippets and banking77's questions."""
-    texts = [
-        row["text"]
-        for name in ("scifact", "conala")
-        for row in json_lines(data_set(sets, name) / "corpus.jsonl")
-    ]
-    with open(data_set(sets, "banking77") / "train.csv", newline="") as file:
-        texts += [row["text"] for row in csv.DictReader(file)]
+def real(sets: Path, grown_from: str = "mixed") -> Float32:
+    """Embeddings of texts that keys are grown from (see `TEXTS`)."""
+    texts = list(TEXTS[grown_from](sets))
     chosen = np.random.default_rng(0).permutation(len(texts))[:POOL].tolist()
     progress(f"encoding {len(chosen)} texts")
-    return load(DEFAULT).encode_documents([texts[at][:300] for at in chosen])
+    return load(DEFAULT).encode_documents([texts[at][:CHARACTERS] for at in chosen])
+
+
+def _mixed(sets: Path) -> Iterator[str]:
+    for name in ("scifact", "conala"):
+        yield from (row["text"] for row in json_lines(data_set(sets, name) / "corpus.jsonl"))
+    with open(data_set(sets, "banking77") / "train.csv", newline="") as file:
+        yield from (row["text"] for row in csv.DictReader(file))
+
+
+def _books(sets: Path) -> Iterator[str]:
+    yield from (row["text"] for row in json_lines(data_set(sets, "nfcorpus") / "corpus.jsonl"))
+    yield from map(_book, json_lines(data_set(sets, "goodbooks") / "books.jsonl"))
+
+
+def _book(row: Mapping[str, Any]) -> str:
+    return f"{row['title']} {row['authors']} {' '.join(row['tags'])}"
+
+
+TEXTS = {"mixed": _mixed, "books": _books}
+"""Abstracts, lines of code and questions; books with their tags, and medical abstracts."""
 
 
 def grown(pool: Float32, count: int, seed: int) -> Iterator[Float32]:
@@ -124,7 +151,7 @@ def grow(pool: Float32, count: int, path: Path) -> Any:
 
 def asked(vectors: Float32, queries: Float32) -> tuple[Asked, Asked]:
     """Half of the queries to tune with, and the others to measure with."""
-    truth = FlatVectors(vectors).search(queries, NEAREST, None).positions
+    truth = FlatVectors(vectors).search(queries, MANY, None).positions
     half = len(queries) // 2
     return Asked(queries[:half], truth[:half]), Asked(queries[half:], truth[half:])
 
@@ -170,30 +197,53 @@ def ours(folder: Path, vectors: Float32, tuning: Asked, measured: Asked) -> dict
     made, described, built = published(folder, vectors, tuning.queries)
     if not isinstance(made, QuantisedVectors):
         sys.exit(f"No quantised index was chosen: {described['why']}.")
-    point, queries = made.point(None), measured.queries
-    found, together = fewest_seconds(lambda: nearest(made, queries)[0])
-    _, alone = fewest_seconds(lambda: [nearest(made, query[None]) for query in queries])
+    point = made.point(None)
+    assert point is not None  # such an index is chosen where one of them finds enough
+    search = partial(nearest, made)
     return {
         "index": described["type"],
-        "parameters": point and point._asdict(),
-        "recall": measured.recall(found),
-        "queries_a_second": round(len(queries) / together),
-        ONE_BY_ONE: round(len(queries) / alone),
+        "parameters": point._asdict(),
+        **rates(search, made.points[made.points.index(point) :], tuning, measured),
         "build_seconds": round(built, 2),
         "bytes_a_key": described["bytes_per_key"],
     }
 
 
-def nearest(made: FlatVectors, queries: Float32) -> tuple[Int64, Float32]:
-    """The ten nearest of what is found, by the keys themselves; their products with the queries."""
-    found = made.search(queries, FETCHED, None).positions
-    best = np.empty((len(queries), NEAREST), np.int64)
-    products = np.empty(best.shape, np.float32)
-    for at, (query, row) in enumerate(zip(queries, found, strict=True)):
-        own = made.vectors[row] @ query  # (c, d) @ (d,) -> (c,)
-        order = np.argsort(-own)[:NEAREST]
-        best[at], products[at] = row[order], own[order]
-    return best, products
+def nearest(made: QuantisedVectors, queries: Float32, k: int, point: Point) -> Int64:
+    """The nearest (q, k) of what the codes propose, by the keys themselves."""
+    proposed = made.search_at(point, queries, k * FETCHED // NEAREST).positions
+    best = np.empty((len(queries), k), np.int64)
+    for at, (query, row) in enumerate(zip(queries, proposed, strict=True)):
+        products = made.vectors[row] @ query  # (c, d) @ (d,) -> (c,)
+        best[at] = row[np.argsort(-products)[:k]]
+    return best
+
+
+def rates(
+    search: Callable[[Float32, int, Any], Int64],
+    settings: Sequence[Any],
+    tuning: Asked,
+    measured: Asked,
+) -> dict[str, Any]:
+    """For ten and for a hundred nearest: queries a second at the first setting that finds enough of
+    them for the tuning queries, or else at the last."""
+    figures: dict[str, Any] = {}
+    for k in (NEAREST, MANY):
+        for setting in settings:
+            reached = tuning.nearest(k).recall(search(tuning.queries, k, setting)) >= RECALL
+            if reached:
+                break
+        positions, together = fewest_seconds(partial(search, measured.queries, k, setting))
+        single = [partial(search, query[None], k, setting) for query in measured.queries]
+        _, alone = fewest_seconds(lambda calls=single: [call() for call in calls])
+        figures[f"of_{k}"] = {
+            "setting": setting,
+            "reached": reached,
+            "recall": measured.nearest(k).recall(positions),
+            "queries_a_second": round(len(positions) / together),
+            ONE_BY_ONE: round(len(single) / alone),
+        }
+    return figures
 
 
 # -- fewer dimensions -----------------------------------------------------------------------------
@@ -293,50 +343,36 @@ def start(folder: Path) -> dict[str, float]:
 # -- graphs --------------------------------------------------------------------------------------
 
 
-EFS = (20, 30, 40, 60, 80, 100, 120, 140, 160, 200, 300, 500)
-"""Candidates of a graph's search, of which the smallest number that finds enough is taken."""
-
-
 def graph(
     name: str, folder: Path, vectors: Float32, tuning: Asked, measured: Asked, *, quick: bool
 ) -> dict[str, Any]:
-    """A library's usual construction (half of it when quick, on all processors), at the smallest ef
-    that finds enough."""
+    """A library's usual construction (half of it when quick, on all processors)."""
     library, links = GRAPHS[name]
     threads = (os.cpu_count() or 1) if quick else 1
-    made = library(vectors.shape, links, 100 if quick else 200, threads)
-
-    def fill() -> None:
-        for at in range(0, len(vectors), BLOCK):
-            made.add(vectors[at : at + BLOCK])
-
-    _, built = timed(fill, time.process_time)
-    made.save(str(folder / name))
-    size = (folder / name).stat().st_size
-    (folder / name).unlink()
-    for ef in EFS:
-        reached = tuning.recall(made.search(tuning.queries, NEAREST, ef)) >= RECALL
-        if reached:
-            break
-    queries = measured.queries
-    found, together = fewest_seconds(lambda: made.search(queries, NEAREST, ef))
-    _, alone = fewest_seconds(lambda: [made.search(query[None], NEAREST, ef) for query in queries])
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        made = library(Path(place), vectors.shape, links, 100 if quick else 200, threads)
+        _, built = timed(partial(made.fill, vectors), time.process_time)
+        size = _size(made.save, Path(place))
+        figures = rates(made.search, made.settings, tuning, measured)
     return {
-        "ef": ef,
-        "reached": reached,
-        "recall": measured.recall(found),
-        "queries_a_second": round(len(queries) / together),
-        ONE_BY_ONE: round(len(queries) / alone),
+        **figures,
         "build_seconds": round(built, 2),
         "bytes_a_key": round(size / len(vectors), 1),
     }
 
 
-def best_graph(figures: Mapping[str, Any], rate: str) -> dict[str, Any]:
-    """The fastest graph of those that found as much as was asked for, or else the one that finds
+def _size(save: Callable[[str], Any], place: Path) -> int:
+    """Bytes of what is saved: a file, or for some libraries a folder, or several files."""
+    (place / "files").mkdir()
+    save(str(place / "files" / "index"))
+    return sum(path.stat().st_size for path in (place / "files").rglob("*") if path.is_file())
+
+
+def fastest(figures: Mapping[str, Any], names: Iterable[str], of: str, rate: str) -> dict[str, Any]:
+    """The fastest peer of those that found as much as was asked for, or else the one that finds
     most."""
-    graphs: list[dict[str, Any]] = [figures[name] for name in GRAPHS if name in figures]
-    return max(graphs, key=lambda each: (each["reached"] or each["recall"], float(each[rate])))
+    peers: list[dict[str, Any]] = [figures[name] for name in names if name in figures]
+    return max(peers, key=lambda peer: (peer[of]["reached"] or peer[of]["recall"], peer[of][rate]))
 
 
 # -- look-ups -------------------------------------------------------------------------------------
@@ -463,7 +499,7 @@ CONTESTANTS = {"ours": ours_on_path, **DATABASES}
 
 
 SHARES = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
-ASKED, READ, CHARACTERS = 500, 5, 300
+ASKED, READ = 500, 5
 
 
 def promised(folder: Path, sets: Path) -> dict[str, dict[str, float]]:
@@ -500,7 +536,7 @@ def _read(sets: Path, name: str) -> tuple[Float32, Float32]:
     """Books (n, d) and the means (q, d) of what users read first."""
     folder = data_set(sets, name)
     rows = json_lines(folder / "books.jsonl")
-    keys = _embedded(f"{row['title']} {row['authors']} {' '.join(row['tags'])}" for row in rows)
+    keys = _embedded(map(_book, rows))
     places = {str(row["id"]): at for at, row in enumerate(rows)}
     read: dict[str, list[int]] = {}
     for user, item in pairs(folder / "train.tsv"):
@@ -525,11 +561,18 @@ def main() -> None:
     made = parser(__doc__.splitlines()[0])
     made.add_argument("--data", type=Path, help="where to write (12 GB for a million keys)")
     made.add_argument("--keys", type=int, help="how many; a million, or 200,000 with --quick")
+    made.add_argument(
+        "--grown-from", choices=TEXTS, default="mixed", help="the texts that keys are grown from"
+    )
+    made.add_argument("--indexes", action="store_true", help="the indexes and graphs only")
     made.add_argument("--alone", action="store_true", help="without the peers")
     made.add_argument(
+        "--graphs", help=f"of {', '.join(GRAPHS)}; all, or hnswlib's when quick; '' for none"
+    )
+    made.add_argument(
         "--peers",
-        default="",
-        help="on the whole path, of lancedb, chroma and qdrant; all, or the first when quick",
+        help=f"on the whole path, of {', '.join(DATABASES)}; all, or chroma when quick; '' for "
+        "none",
     )
     options = made.parse_args()
     faiss.omp_set_num_threads(1)
@@ -540,62 +583,88 @@ def main() -> None:
 
 def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     keys = options.keys or (QUICK_KEYS if options.quick else KEYS)
-    pool = real(options.folder)
+    pool = real(options.folder, options.grown_from)
     progress(f"growing {keys} keys")
     vectors = grow(pool, keys, folder / "keys.npy")
     queries = next(grown(pool, 2 * QUERIES, 1))
     tuning, held = asked(vectors, queries)
     progress("ours: building")
     figures: dict[str, Any] = {"keys": keys, "ours": ours(folder, vectors, tuning, held)}
+    progress(f"ours: {figures['ours']}")
+    if not options.indexes:
+        figures |= others(folder, options, vectors, queries)
+    for name in _names(options, "graphs", [*GRAPHS], [*GRAPHS][:2]):
+        progress(f"{name}: building")
+        figures[name] = graph(name, folder, vectors, tuning, held, quick=options.quick)
+        progress(f"{name}: {figures[name]}")
+    if not options.indexes and (names := _names(options, "peers", [*DATABASES], ["chroma"])):
+        some = vectors[: keys // PATH_SHARE] if options.quick else vectors
+        halves = asked(some, queries[:: 5 if options.quick else 2])
+        tuning, held = (half.nearest(NEAREST) for half in halves)
+        figures["path"] = whole_path(folder, some, tuning, held, ("ours", *names))
+    return figures
+
+
+def others(
+    folder: Path, options: argparse.Namespace, vectors: Float32, queries: Float32
+) -> dict[str, Any]:
+    """What is measured of the published index besides its rates."""
     progress("ours: starting, and attending to all")
-    figures["start"] = start(folder)
-    figures["attention"] = attention(vectors, held.queries)
+    figures: dict[str, Any] = {"start": start(folder)}
+    figures["attention"] = attention(vectors, queries[len(queries) // 2 :])
     progress("ours: looking up")
     with closing(Data(folder / "look-ups")) as data:
         figures["look_ups"] = look_ups(filled(data, vectors), vectors)
     if not options.quick:
         figures["learned"] = learned(folder, options.folder, vectors, queries)
         figures["recall"] = promised(folder, options.folder)
-    if not options.alone:
-        for name in [name for name in GRAPHS if name.startswith("hnswlib") or not options.quick]:
-            progress(f"{name}: building")
-            figures[name] = graph(name, folder, vectors, tuning, held, quick=options.quick)
-            progress(f"{name}: {figures[name]}")
-        usual = ["chroma"] if options.quick else ["lancedb", "qdrant", "chroma"]
-        names = ("ours", *(options.peers.split(",") if options.peers else usual))
-        some = vectors[: keys // PATH_SHARE] if options.quick else vectors
-        halves = asked(some, queries[:: 5 if options.quick else 2])
-        figures["path"] = whole_path(folder, some, *halves, names)
     return figures
 
 
+def _names(
+    options: argparse.Namespace, option: str, usual: list[str], quick: list[str]
+) -> list[str]:
+    chosen = getattr(options, option)
+    if options.alone:
+        return []
+    if chosen is None:
+        return quick if options.quick else usual
+    return [name for name in chosen.split(",") if name]
+
+
 def ratios(figures: dict[str, Any]) -> dict[str, float]:
-    ours, start, attention = figures["ours"], figures["start"], figures["attention"]
-    found = {
-        "exact_attention_over_product": attention["one"] / attention["product"],
-        "batch_of_16_over_one": attention["sixteen"] / attention["one"],
-        "start_seconds": start["seconds"],
-        "start_rss_over_index": start["resident"] / start["files"],
-    }
-    learned, has_peers = figures.get("learned"), "path" in figures
+    ours, found = figures["ours"], dict[str, float]()
+    if "start" in figures:
+        start, attention = figures["start"], figures["attention"]
+        found = {
+            "exact_attention_over_product": attention["one"] / attention["product"],
+            "batch_of_16_over_one": attention["sixteen"] / attention["one"],
+            "start_seconds": start["seconds"],
+            "start_rss_over_index": start["resident"] / start["files"],
+        }
+    learned, peers = figures.get("learned"), [name for name in GRAPHS if name in figures]
     if learned:
         found["learned_ndcg_over_embeddings"] = learned["ndcg"] / learned["ndcg_of_embeddings"]
         worst = min(share for each in figures["recall"].values() for share in each.values())
         found["recall_found_less_promised"] = worst - RECALL
-    if has_peers:
-        for place, rate in (("", "queries_a_second"), ("one_by_one_", ONE_BY_ONE)):
-            peer = best_graph(figures, rate)
-            found[f"qps_{place}over_best_graph"] = ours[rate] / peer[rate]
-        found["best_graph_build_seconds_over_ours"] = peer["build_seconds"] / ours["build_seconds"]
-        found["bytes_over_best_graph"] = ours["bytes_a_key"] / peer["bytes_a_key"]
-        quick = {name: each.get("queries_a_second") for name, each in figures["path"].items()}
+    hnswlib = [name for name in peers if name.startswith("hnswlib")]
+    for against, names in (("hnswlib", hnswlib), ("fastest", peers)):
+        for of in (f"of_{NEAREST}", f"of_{MANY}") if names else ():
+            for place, rate in (("qps", "queries_a_second"), ("qps_one_by_one", ONE_BY_ONE)):
+                peer = fastest(figures, names, of, rate)
+                end = f"over_{against}" + ("" if of == f"of_{NEAREST}" else f"_{of}")
+                found[f"{place}_{end}"] = ours[of][rate] / peer[of][rate]
+    if hnswlib:
+        peer = fastest(figures, hnswlib, f"of_{NEAREST}", ONE_BY_ONE)
+        found["hnswlib_build_seconds_over_ours"] = peer["build_seconds"] / ours["build_seconds"]
+        found["bytes_over_hnswlib"] = ours["bytes_a_key"] / peer["bytes_a_key"]
+        if learned:
+            rate, of = "queries_a_second", f"of_{NEAREST}"
+            found["learned_qps_over_hnswlib"] = learned[of][rate] / peer[of][rate]
+    if "path" in figures:
+        quick = {name: path.get("queries_a_second") for name, path in figures["path"].items()}
         own = quick.pop("ours")
-        found |= {f"path_qps_over_{name}": own / each for name, each in quick.items() if each}
-    if learned and has_peers:
-        peer = best_graph(figures, "queries_a_second")
-        found["learned_qps_over_best_graph"] = (
-            learned["queries_a_second"] / peer["queries_a_second"]
-        )
+        found |= {f"path_qps_over_{name}": own / rate for name, rate in quick.items() if rate}
     return {name: round(value, 3) for name, value in found.items()}
 
 
