@@ -445,7 +445,7 @@ def _halve_centroids(lists: Any) -> None:
 
     Half of a search of 1,000,000 keys for one query was the comparison with 2,048 centroids.
     """
-    halved = faiss.IndexScalarQuantizer(
+    halved: Any = faiss.IndexScalarQuantizer(
         lists.d, faiss.ScalarQuantizer.QT_bf16, faiss.METRIC_INNER_PRODUCT
     )
     halved.add(lists.quantizer.reconstruct_n(0, lists.nlist))
