@@ -1,9 +1,11 @@
 """Coalescing: calls of many threads become few calls with many items; the callers do the work.
 
-A caller that comes while nobody works begins at once, alone. Others wait in a queue, and the first
-of them then takes along all that wait with the same key: first in, first out, without a timer. A
-search costs little more for many queries than for one, so that a crowd is answered in the time of
-a few (flat combining: Hendler, Incze, Shavit and Tzafrir 2010).
+A caller that comes while nobody works begins at once. Others wait in a queue, and the first of them
+then takes along all that wait with the same key: first in, first out, without a timer. Whoever
+begins after calls of several lets other threads run as long as more of them come: with the
+interpreter in hand it would be done before they could join it. A search costs little more for many
+queries than for one, so that a crowd is answered in the time of a few (flat combining: Hendler,
+Incze, Shavit and Tzafrir 2010).
 
 Stations record with `timed` how long they took, by stage, for `explain` and for listeners. What a
 leader collects is each follower's too; a search passes its seconds once to the listeners. Whoever
@@ -156,6 +158,7 @@ class Coalescer(Generic[Item, Result]):
         self._size = size
         self._most = most
         self._leaders = leaders
+        self._crowd = 1  # callers of the last calls
         self._queues: dict[Hashable, _Queue[Item, Result]] = {}  # of keys with a leader
         self._lock = threading.Lock()
 
@@ -176,8 +179,9 @@ class Coalescer(Generic[Item, Result]):
             if not request.leads:
                 request.called.acquire()
             if request.leads:
-                if queue.waiting:
+                if self._crowd > 1 or queue.waiting:
                     taken += self._taken(request, queue.waiting)
+                self._crowd = max(len(taken), self._crowd // 2)
                 self._answer(taken)
         except BaseException:  # Ctrl-C, in this thread alone: the others go on
             self._leave(queue, request, taken[1:])
@@ -207,6 +211,10 @@ class Coalescer(Generic[Item, Result]):
     ) -> list[_Request[Item, Result]]:
         """Take from those who wait as many as fit into one call with the first."""
         taken: list[_Request[Item, Result]] = []
+        before = -1
+        while len(waiting) > before:
+            before = len(waiting)
+            time.sleep(0)  # others have the interpreter, and come
         with self._lock:
             spent = self._size(first.item)
             while waiting and spent + self._size(waiting[0].item) <= self._most:

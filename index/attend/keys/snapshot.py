@@ -11,6 +11,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from attend.attention import dot
 from attend.core.arrays import KeyTable, kth_largest
 from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.keys import Proposals
@@ -119,9 +120,12 @@ def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, count: in
     results: list[Int64] = []
     for start in range(0, len(queries), step):
         part = queries[start : start + step]
-        # (q, d) @ (d, m) -> (q, m) -> (q, documents)
+        # (q, d) and (m, d) -> (q, m) -> (q, documents)
         with np.errstate(over="ignore", invalid="ignore"):  # who scores these refuses them
-            products = [block.best(part @ block.vectors.T) for block in segment.blocks(ordinals)]
+            products = [
+                block.best(dot(part[:, None], block.vectors[:, None])[:, 0])
+                for block in segment.blocks(ordinals)
+            ]
         best = products[0] if len(products) == 1 else np.concatenate(products, axis=1)
         if allowed is not None and len(ordinals) == len(allowed):
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy

@@ -33,9 +33,13 @@ from attend.core.types import Bool, Float32, Float64, Int64, Json, OnStage
 FETCH_SHARE = 8
 """A fetch of more than one key in eight costs what a scan does, which finds documents."""
 
-CROWDED = 32
-"""Queries at once, times keys per document, from which on a scan is faster than a fetch: it
-reads the keys once for many queries, and ranks documents instead of thousands of keys."""
+SELECTED = 2
+"""A mask that leaves less than one key in two is selective: a fetch reads these in place, while a
+scan copies them."""
+
+CROWDED = 4
+"""Queries at once, times keys per document, from which on a scan is faster all the same: it
+reads the keys once for all queries, and ranks documents instead of thousands of keys."""
 
 EVEN = 0.1
 """The share of a sample that is drawn evenly from all keys, since a list may hold keys that weigh
@@ -160,7 +164,7 @@ class FlatVectors:
 
     def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
         """Return whether a search for `fetch` keys costs less than scoring `keys` of them."""
-        few = fetch * FETCH_SHARE < len(self.vectors)
+        few = fetch * FETCH_SHARE < len(self.vectors) and keys * SELECTED < len(self.vectors)
         return few and queries * per_document < CROWDED
 
 

@@ -67,6 +67,36 @@ def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that")
 
 
+def test_after_a_call_of_several_whoever_is_about_to_come_is_taken_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Alone a caller begins at once; in a crowd it first lets the others run."""
+    gate, pauses = Gate(), 0
+    coalescer = Coalescer(gate, lambda item: 1, 8)
+    with ThreadPoolExecutor(8) as pool:
+        results = sent(pool, coalescer, "a", 1)
+        gate.enter()
+        results += sent(pool, coalescer, "a", 2, 3)
+        gate.open.release(2)
+        assert [result.result(WAIT) for result in results] == [10, 20, 30]
+        until(lambda: waiting(coalescer, "a") == -1)
+
+        def pause(seconds: float) -> None:
+            nonlocal pauses
+            pauses += 1
+            if pauses <= 2:  # one more comes in each of two pauses, and none in the third
+                results.extend(sent(pool, coalescer, "a", 4 + pauses))
+
+        monkeypatch.setattr("attend.core.coalesce.time.sleep", pause)
+        gate.open.release(2)
+        assert coalescer.join("a", 4) == 40
+        assert [result.result(WAIT) for result in results[3:]] == [50, 60]
+        assert (gate.calls, pauses) == ([[1], [2, 3], [4, 5, 6]], 3)
+        assert coalescer.join("b", 7) == 70  # after the crowd once more
+        gate.open.release()
+        assert (coalescer.join("a", 8), pauses) == (80, 4)
+
+
 def test_who_comes_while_one_works_is_answered_together_first_in_first_out() -> None:
     gate = Gate()
     coalescer = Coalescer(gate, lambda each: 1, 3)

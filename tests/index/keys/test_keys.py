@@ -102,6 +102,7 @@ def test_the_attended_documents_are_always_among_the_candidates(case, attend, fi
 def fetch_always(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(vectors_module, "CROWDED", 10**9)
     patch.setattr(vectors_module, "FETCH_SHARE", 0)
+    patch.setattr(vectors_module, "SELECTED", 0)
 
 
 def check_candidates(case: Case, attend: int, filtered: bool) -> None:

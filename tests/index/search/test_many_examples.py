@@ -93,6 +93,7 @@ def fetch_always(patch: pytest.MonkeyPatch) -> None:
     """Keys from the index, and a scan only where these are of too few documents."""
     patch.setattr(vectors, "CROWDED", 10**9)
     patch.setattr(vectors, "FETCH_SHARE", 0)
+    patch.setattr(vectors, "SELECTED", 0)
 
 
 def answers(crowd: Crowd, queries: np.ndarray, **options: Any) -> list[Any]:
