@@ -331,7 +331,7 @@ def older(place: Place) -> None:
     before.rename(path)
 
 
-LAST = "m006_words_of_all_scripts"
+LAST = "m007_formats"
 
 
 def opened(place: Place) -> None:
