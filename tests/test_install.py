@@ -18,7 +18,7 @@ import attend
 from tests.places import ROOT
 
 NAMES = ("attend", "attend_milvus", "attend_service")
-LIMIT = 300
+LIMIT = 900
 """Seconds that a command may take on a busy machine."""
 
 

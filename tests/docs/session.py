@@ -19,7 +19,7 @@ from tests.places import PACKAGES, ROOT
 from tests.warm import write_programs
 
 CONSOLE = Path(__file__).parent / "console.py"
-LIMIT = 300
+LIMIT = 900
 """Seconds that a block may take on a busy machine."""
 
 

@@ -18,7 +18,7 @@ from tests.places import PACKAGES, ROOT
 from tests.warm import write_programs
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-SECONDS = 300
+SECONDS = 1200
 
 
 @pytest.fixture(scope="module")

@@ -331,7 +331,7 @@ def older(place: Place) -> None:
     before.rename(path)
 
 
-LAST = "m007_formats"
+LAST = "m006_words_of_all_scripts"
 
 
 def opened(place: Place) -> None:

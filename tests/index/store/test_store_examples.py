@@ -102,7 +102,7 @@ def test_nothing_taught_reads_as_nothing(store):
     learned = store.examples()
     assert learned.texts == []
     assert learned.embeddings.shape == (0, 0)
-    assert [part.shape for part in learned[2:]] == [(0,)] * 5
+    assert [part.shape for part in learned[2:]] == [(0,)] * 6
     assert {part.dtype for part in learned[2:4]} == {np.dtype(np.int64)}
     assert (store.example_count(), questions(store)) == (0, 0)
 
