@@ -43,6 +43,9 @@ from attend.write.feedback import add_feedback, add_interactions
 MOST_INTERLEAVED = 2000
 """Interleaved searches with a report that are to tell two versions apart."""
 
+EXAMPLES_AT_ONCE = 10_000
+"""Examples that are read together where some of them are deleted."""
+
 INTERLEAVED = "interleaved_since"
 """The setting with the time from which on two versions are interleaved."""
 
@@ -320,11 +323,12 @@ class TakesFeedback(StoredCollection):
 
     def _delete_expired(self) -> None:
         """Delete labels that were made of the log, and whose queries it has no more."""
-        queries = set() if self.log is None else self.log.queries()
-        examples = self.store.latest_examples(MAX_ROW)
-        gone = [one.id for one in examples if one.source == USED and one.query not in queries]
-        if gone:
-            self.store.delete_examples(gone)
+        before = MAX_ROW
+        while examples := self.store.latest_examples(EXAMPLES_AT_ONCE, before):
+            labels = {one.id: one.query for one in examples if one.source == USED}
+            logged = set() if self.log is None else self.log.of_texts(set(labels.values()))
+            self.store.delete_examples([id for id, text in labels.items() if text not in logged])
+            before = examples[-1].id
 
     def compare_from_log(
         self, before: int | None, after: int | None = None, *, queries: int = MAX_TEXTS

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -239,12 +239,12 @@ class SearchLog:
             ).fetchall()  # fmt: skip
         return rows[::-1] if newest else rows
 
-    def queries(self) -> set[str]:
-        """Return the different texts of all searches."""
+    def of_texts(self, texts: Collection[str | None]) -> set[str]:
+        """Return those of some texts, at most 10,000, that a search has."""
         self.flush()
         with self._connections.reading() as db:
-            select = "SELECT DISTINCT query FROM searches WHERE query NOTNULL"
-            return {text for (text,) in db.execute(select)}
+            select = f"SELECT query FROM searches WHERE query IN ({', '.join('?' * len(texts))})"
+            return {text for (text,) in db.execute(select, list(texts))}
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of searches, and of those of which somebody said what served."""
