@@ -62,6 +62,8 @@ from attend.keys.segment import Delta, Segment
 from attend.keys.snapshot import Snapshot
 from attend.keys.vectors import (
     FETCHED,
+    MANY,
+    MANY_FETCHED,
     FlatVectors,
     IndexTarget,
     Point,
@@ -77,8 +79,6 @@ QUERIES = 1000
 NOISE = 0.02
 BLOCK = 50_000
 POOL, CHARACTERS = 4000, 300
-MANY = 100
-"""The nearest keys that a long list asks for."""
 
 
 class Asked(NamedTuple):
@@ -197,13 +197,16 @@ def ours(folder: Path, vectors: Float32, tuning: Asked, measured: Asked) -> dict
     made, described, built = published(folder, vectors, tuning.queries)
     if not isinstance(made, QuantisedVectors):
         sys.exit(f"No quantised index was chosen: {described['why']}.")
-    point = made.point(None)
-    assert point is not None  # such an index is chosen where one of them finds enough
+    points = {}
+    for k, fetched in ((NEAREST, FETCHED), (MANY, MANY_FETCHED)):
+        point = made.point(None, fetched)
+        assert point is not None  # such an index is chosen where one of them finds enough
+        depth = [other for other in made.points if other.fetched == point.fetched]
+        points[k] = depth[depth.index(point) :]
     search = partial(nearest, made)
     return {
         "index": described["type"],
-        "parameters": point._asdict(),
-        **rates(search, made.points[made.points.index(point) :], tuning, measured),
+        **rates(search, points, tuning, measured),
         "build_seconds": round(built, 2),
         "bytes_a_key": described["bytes_per_key"],
     }
@@ -211,7 +214,7 @@ def ours(folder: Path, vectors: Float32, tuning: Asked, measured: Asked) -> dict
 
 def nearest(made: QuantisedVectors, queries: Float32, k: int, point: Point) -> Int64:
     """The nearest (q, k) of what the codes propose, by the keys themselves."""
-    proposed = made.search_at(point, queries, k * FETCHED // NEAREST).positions
+    proposed = made.search_at(point, queries, FETCHED if k == NEAREST else MANY_FETCHED).positions
     best = np.empty((len(queries), k), np.int64)
     for at, (query, row) in enumerate(zip(queries, proposed, strict=True)):
         products = made.vectors[row] @ query  # (c, d) @ (d,) -> (c,)
@@ -221,15 +224,15 @@ def nearest(made: QuantisedVectors, queries: Float32, k: int, point: Point) -> I
 
 def rates(
     search: Callable[[Float32, int, Any], Int64],
-    settings: Sequence[Any],
+    settings: Mapping[int, Sequence[Any]],
     tuning: Asked,
     measured: Asked,
 ) -> dict[str, Any]:
-    """For ten and for a hundred nearest: queries a second at the first setting that finds enough of
-    them for the tuning queries, or else at the last."""
+    """For ten and for a hundred nearest: queries a second at the first of its settings that finds
+    enough of them for the tuning queries, or else at the last."""
     figures: dict[str, Any] = {}
-    for k in (NEAREST, MANY):
-        for setting in settings:
+    for k in settings:
+        for setting in settings[k]:
             reached = tuning.nearest(k).recall(search(tuning.queries, k, setting)) >= RECALL
             if reached:
                 break
@@ -353,7 +356,8 @@ def graph(
         made = library(Path(place), vectors.shape, links, 100 if quick else 200, threads)
         _, built = timed(partial(made.fill, vectors), time.process_time)
         size = _size(made.save, Path(place))
-        figures = rates(made.search, made.settings, tuning, measured)
+        settings = dict.fromkeys((NEAREST, MANY), made.settings)
+        figures = rates(made.search, settings, tuning, measured)
     return {
         **figures,
         "build_seconds": round(built, 2),

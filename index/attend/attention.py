@@ -135,16 +135,17 @@ class Mechanism:
 
     def score_keys(self, queries: Floats, keys: Floats) -> Floats:
         """Score queries (q, H, d) against keys (m, Hk, d), scaled by head: (q, H, m)."""
-        q, heads, d = queries.shape
-        by_key = queries if keys.shape[1] == 1 else queries.reshape(-1, keys.shape[1], d)
-        scores = self.score(by_key, keys).reshape(q, heads, len(keys))
+        (q, heads, d), (count, parts) = queries.shape, keys.shape[-3:-1]
+        by_key = queries if parts in (1, heads) else queries.reshape(-1, parts, d)
+        scores = self.score(by_key, keys).reshape(q, heads, count)
         scaled = np.empty(scores.shape, scores.dtype)  # by query, wherever the product lies
         return np.multiply(scores, self.scale[:, None].astype(scores.dtype), out=scaled)
 
     def logits(self, queries: Floats, documents: KeyTable, bias: Floats | None = None) -> Floats:
         """Score queries (q, H, d) against documents with keys (m, Hk, d): z (q, H, n).
 
-        In the precision of queries and keys, or of the bias if that is finer.
+        In the precision of queries and keys, or of the bias if that is finer. Inner products also
+        take keys (q, n, Hk, d), where each query has documents of its own, each with one key.
 
         Args:
             bias: added to the logits, and broadcast to (q, H, n); -inf masks.
@@ -191,6 +192,11 @@ POOLS: Mapping[str, Callable[[Floats, Int64], Floats]] = {"max": best, "sum": lo
 def dot(queries: Floats, keys: Floats) -> Floats:
     """Score by q·k."""
     q, heads, width = queries.shape
+    if keys.ndim == 4:  # one product for each query, with keys of its own: (q, m, Hk, d)
+        by_query = np.moveaxis(keys, 1, 3)  # (q, Hk, d, m)
+        if keys.shape[2] == 1:
+            return np.asarray(queries @ by_query[:, 0])  # (q, H, d) @ (q, d, m)
+        return np.asarray((queries[:, :, None] @ by_query)[:, :, 0])
     if keys.shape[1] == 1:
         # One product for all heads: (q*H, d) and (m, d) -> (q*H, m)
         flat, shared = queries.reshape(q * heads, width), keys[:, 0, :]

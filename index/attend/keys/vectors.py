@@ -4,7 +4,7 @@ Quantised keys are inverted lists of product-quantised keys, refined by bytes. A
 lists whose centroids are nearest, compares their 4-bit codes (Jégou, Douze and Schmid 2011; André,
 Kermarrec and Le Scouarnec 2017 for codes in registers), and orders the best of these by one byte
 per number. Attention scores these candidates again by the keys themselves. The numbers of lists
-and of candidates travel with each call.
+and of candidates travel with each call: those for many keys are measured apart from those for few.
 
 The kind of index that a collection gets is measured on its own keys. Exact search answers as long
 as it is fast enough on this machine. Beyond that keys are quantised, and the parameters are those
@@ -184,20 +184,32 @@ RARE = 2
 answered exactly."""
 
 
+NEAREST, FETCHED = 10, 23
+"""The nearest keys of which a share is promised, and the keys that are fetched to find them: what a
+search that attends to ten documents fetches, and scores again by the keys themselves."""
+
+MANY, MANY_FETCHED = 100, 136
+"""The same for a search that attends to a hundred: with fewer candidates for each it finds as
+large a share of them."""
+
+
 class Point(NamedTuple):
     """Search parameters, and their measured results.
 
     Attributes:
         probes: lists that are read.
         factor: candidates by their codes, for each key that is fetched.
-        recall: the share of the true ten nearest in the results.
+        recall: the share of the true ten nearest in the results; where many are fetched, also of
+            the hundred nearest, whichever is less.
         seconds: of one query that comes alone.
+        fetched: the keys that were fetched: `FETCHED` or `MANY_FETCHED`.
     """
 
     probes: int
     factor: int
     recall: float
     seconds: float
+    fetched: int = FETCHED
 
 
 class QuantisedVectors(FlatVectors):
@@ -206,7 +218,8 @@ class QuantisedVectors(FlatVectors):
     Attributes:
         lists, codes: an IndexIVFPQFastScan and an IndexScalarQuantizer; FAISS's own types lack
             some of their attributes.
-        points: the measured parameters, the fastest first; each next one finds more.
+        points: the measured parameters: first those where few keys are fetched, of which the
+            fastest is the first and each next one finds more, then those where many are.
         target: the share to find where a call asks for none.
     """
 
@@ -223,10 +236,18 @@ class QuantisedVectors(FlatVectors):
         self.points, self.target = tuple(points), target
         self._refined = faiss.IndexRefine(lists, codes)
 
-    def point(self, recall: float | None) -> Point | None:
-        """Return the fastest parameters that found the share; None where none did."""
+    def point(self, recall: float | None, fetch: int = FETCHED) -> Point | None:
+        """Return the fastest parameters that found the share; None where none did.
+
+        Args:
+            fetch: the keys that are fetched. With as many candidates for each, fewer keys are found
+                less well, so parameters are taken that were measured with at most as many.
+        """
         target = self.target if recall is None else recall
-        return next((point for point in self.points if point.recall >= target), None)
+        enough = [point for point in self.points if point.recall >= target]
+        many = [point for point in enough if FETCHED < point.fetched <= fetch]
+        few = [point for point in enough if point.fetched == FETCHED]
+        return next(iter(many or few), None)
 
     def promises(self, recall: float | None) -> float:
         """Return the share asked for, not the one measured: other queries may find less."""
@@ -234,7 +255,7 @@ class QuantisedVectors(FlatVectors):
         return 1.0 if self.point(recall) is None else share
 
     def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
-        point, n = self.point(self.target), self.lists.ntotal
+        point, n = self.point(None, fetch), self.lists.ntotal
         if point is None or fetch * FETCH_SHARE >= min(keys, n):
             return False
         # A scan reads the allowed keys; a search the codes of as many lists as hold enough of them.
@@ -248,7 +269,7 @@ class QuantisedVectors(FlatVectors):
         allowed: Bool | None = None,
         recall: float | None = None,
     ) -> NearestKeys:
-        point = self.point(recall)
+        point = self.point(recall, k)
         if point is None:
             return super().search(queries, k, allowed)
         return self.search_at(point, queries, k, allowed)
@@ -476,13 +497,6 @@ LEAST_KEYS = 1000
 EXACT_SECONDS = 0.010
 """The most seconds that one exact search may take."""
 
-NEAREST = 10
-"""The nearest keys of which a share is promised."""
-
-FETCHED = 23
-"""Keys fetched to find them: the number that a search that attends to ten documents fetches, and
-scores again by the keys themselves."""
-
 QUERIES, TIMED = 256, 64
 """Held-out queries, and those of them that are timed, one by one."""
 
@@ -543,13 +557,13 @@ def choose(
         return _flat(vectors, why), ()
     started = time.perf_counter()
     index = _quantise(folder, vectors, on_stage)
-    points = tune(index, target.recall, target.questions, on_stage)
+    index.points = tuple(tune(index, target.recall, target.questions, on_stage))
     files = LISTS, CODES
-    fit = next((point for point in points if point.recall >= target.recall), None)
+    fit = index.point(target.recall)
     if fit is None:
         for file in files:
             (folder / file).unlink()
-        best = max(point.recall for point in points)
+        best = max(point.recall for point in index.points if point.fetched == FETCHED)
         reason = f"quantised, at most {best:.3f} of the nearest are found, and not {target.recall}"
         return _flat(vectors, reason), ()
     size = sum((folder / file).stat().st_size for file in files)
@@ -561,7 +575,7 @@ def choose(
         "measured_on": "keys" if target.questions is None else "questions",
         "bytes_per_key": round(size / len(vectors), 1),
         "seconds": round(time.perf_counter() - started, 1),
-        "points": [list(point) for point in points],
+        "points": [list(point) for point in index.points],
     }
     return description, files
 
@@ -628,15 +642,31 @@ def tune(
     """
     on_stage("measuring", 0.0)
     queries = held_out(index.vectors, questions)
-    truth = FlatVectors(index.vectors).search(queries, NEAREST).positions
+    truth = FlatVectors(index.vectors).search(queries, MANY).positions
+    return [
+        point
+        for fetched in (FETCHED, MANY_FETCHED)
+        for point in _useful(index, recall, fetched, queries, truth, on_stage)
+    ]
+
+
+def _useful(
+    index: QuantisedVectors,
+    recall: float,
+    fetched: int,
+    queries: Float32,
+    truth: Int64,
+    on_stage: OnStage,
+) -> list[Point]:
     points: list[Point] = []
     last: dict[int, Point] = {}
     lists = int(index.lists.nlist)
     worth = [2**power for power in range(2, lists.bit_length()) if 2**power <= lists]
-    factors = [factor for factor in FACTORS if factor * FETCHED * SHARE <= index.lists.ntotal]
+    factors = [factor for factor in FACTORS if factor * fetched * SHARE <= index.lists.ntotal]
     for number, factor in enumerate(factors or FACTORS[:1], 1):
         for probes in list(worth):
-            points.append(_measured(index, probes, factor, queries, truth))
+            point = Point(probes, factor, 0.0, 0.0, fetched)
+            points.append(_measured(index, point, queries, truth))
             # More candidates find nothing more where the lists are what loses it,
             if probes in last and _levelled(last[probes], points[-1]):
                 worth.remove(probes)
@@ -644,7 +674,7 @@ def tune(
             # and more lists find nothing more where the codes are.
             if len(points) > 1 and points[-2].factor == factor and _levelled(*points[-2:]):
                 break
-        on_stage("measuring", number / max(len(factors), 1))
+        on_stage("measuring", (number / max(len(factors), 1) + (fetched > FETCHED)) / 2)
         enough = recall if factor >= USUAL else max(ENOUGH, recall)
         if points[-1].recall >= enough:
             break
@@ -680,18 +710,17 @@ def share_found(results: Int64, truth: Int64) -> Float32:
     return np.array(shares, dtype=np.float32)
 
 
-def _measured(
-    index: QuantisedVectors, probes: int, factor: int, queries: Float32, truth: Int64
-) -> Point:
-    point = Point(probes, factor, 0.0, 0.0)
-    shares = share_found(index.search_at(point, queries, FETCHED).positions, truth)
+def _measured(index: QuantisedVectors, point: Point, queries: Float32, truth: Int64) -> Point:
+    results = index.search_at(point, queries, point.fetched).positions
+    depths = (NEAREST,) if point.fetched == FETCHED else (NEAREST, MANY)
+    shares = [share_found(results, truth[:, :nearest]) for nearest in depths]
     started = time.thread_time()
     for query in queries[:TIMED]:
-        index.search_at(point, query[None], FETCHED)
+        index.search_at(point, query[None], point.fetched)
     seconds = (time.thread_time() - started) / len(queries[:TIMED])
     # One standard error less: a promise must hold.
-    relied = float(shares.mean() - shares.std() / np.sqrt(len(shares)))
-    return Point(probes, factor, round(relied, 4), round(seconds, 7))
+    relied = min(float(each.mean() - each.std() / np.sqrt(len(each))) for each in shares)
+    return point._replace(recall=round(relied, 4), seconds=round(seconds, 7))
 
 
 def _levelled(before: Point, after: Point) -> bool:

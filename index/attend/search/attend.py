@@ -46,6 +46,9 @@ OVERSAMPLED = 4
 WIDER = 2
 """Times `attend`: the candidates by keys, and by words, to begin with; then as many times more."""
 
+TOGETHER = 4
+"""Queries whose products with keys of their own are one call: more leave the caches."""
+
 LOOKED_UP = 10_000
 """Keys that are looked up at once for several queries: 15 MB at 384 dimensions."""
 
@@ -297,7 +300,7 @@ def _proposed(
     attentions = []
     scorings = [scoring] if len(candidates) == 1 else scoring.each()
     scored = (
-        [_logits(scoring, candidates[0])] if len(scorings) == 1 else _scored(scorings, candidates)
+        [_logits(scoring, candidates[0])] if len(scorings) == 1 else _scored(scoring, candidates)
     )
     is_exact = native and least >= 1
     recall = least if native and least < 1 else None
@@ -366,23 +369,33 @@ def _settled(
     return top if top.logits[0, attend - 1] >= bound else None
 
 
-def _scored(scorings: Sequence[Scoring], candidates: Sequence[Int64]) -> list[Logits]:
+def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
     """Return each query's logits of its own candidates by keys alone.
 
     The keys of several queries are looked up together where they are few. Each query is scored by
     itself: a product of all would round a query otherwise in other company, and change the order
     of equals between two of its pages.
     """
-    keys = scorings[0].view.keys
+    keys, scorings = scoring.view.keys, scoring.each()
     most = max(map(len, candidates)) * keys.most_keys
     step = LOOKED_UP // max(most, 1)
-    if step < 2:
+    if step < 2 or len(scorings) == 1:
         return list(map(_logits, scorings, candidates))
-    logits: list[Logits] = []
+    logits, plan = list[Logits](), scoring.plan
+    alike = plan.stored_form and plan.mechanism.scorer == "dot"
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         every = keys.lookup(np.unique(np.concatenate(part)))
-        logits += map(_block_logits, scorings[start : start + step], every.split(part))
+        order = np.argsort(every.rows, kind="stable")
+        places, present = locate(every.rows[order], np.concatenate(part))
+        if not (alike and every.single and present.all() and len({*map(len, part)}) == 1):
+            logits += map(_block_logits, scorings[start : start + step], every.split(part))
+            continue
+        vectors, places = every.vectors, order[places].reshape(np.shape(part))
+        for at in range(0, len(part), TOGETHER):
+            some = slice(start + at, min(start + at + TOGETHER, start + step))
+            own = every.with_vectors(vectors[places[at : at + TOGETHER]])
+            logits += map(Logits, candidates[some], _keyed(scoring.some(some), own))
     return logits
 
 
@@ -399,9 +412,13 @@ def _logits(scoring: Scoring, documents: Int64) -> Logits:
 
 
 def _block_logits(scoring: Scoring, documents: KeyTable) -> Logits:
+    return Logits(documents.rows, _keyed(scoring, documents)[0])
+
+
+def _keyed(scoring: Scoring, documents: KeyTable) -> Floats:
+    """Return logits (q, H, n) by keys alone; see `Mechanism.logits`."""
     heads, shift = scoring.heads.astype(np.float64), scoring.shift[:, :, None]
-    z = scoring.mechanism.logits(heads, scoring.by_head(documents), shift)
-    return Logits(documents.rows, z[0])
+    return scoring.mechanism.logits(heads, scoring.by_head(documents), shift)
 
 
 def _with_words(scoring: Scoring, by_keys: Logits) -> Logits:

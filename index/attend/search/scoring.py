@@ -316,11 +316,12 @@ class Scoring:
         return self.queries.embeddings if self.queries.before is None else self.queries.before
 
     def by_head(self, candidates: KeyTable) -> KeyTable:
-        """Return documents with their keys by head, (m, Hk, d)."""
+        """Return documents with their keys (m, Hk * d) by head, (m, Hk, d)."""
         if not self.plan.stored_form:
             return replace(candidates, vectors=self.plan.projection.keys(candidates.vectors))
-        (count, width), d = candidates.vectors.shape, self.heads.shape[2]
-        return replace(candidates, vectors=candidates.vectors.reshape(count, width // d, d))
+        *many, width = candidates.vectors.shape
+        d = self.heads.shape[2]
+        return candidates.with_vectors(candidates.vectors.reshape(*many, width // d, d))
 
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
         """Return all documents of `rows` with their keys by head, block by block."""

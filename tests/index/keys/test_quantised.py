@@ -22,7 +22,14 @@ from attend.core.errors import Damaged
 from attend.core.types import Document
 from attend.keys import vectors as vectors_module
 from attend.keys.files import IndexOrigin, Progress, PublishedIndexes
-from attend.keys.vectors import FETCHED, IndexTarget, QuantisedVectors
+from attend.keys.vectors import (
+    FETCHED,
+    MANY,
+    MANY_FETCHED,
+    IndexTarget,
+    Point,
+    QuantisedVectors,
+)
 from attend.store import NewExample, Question
 from tests import warm
 from tests.index.helpers import published, vector_data
@@ -149,6 +156,32 @@ def test_what_is_promised_is_found(made, vectors, queries, recall):
     assert promised in (asked, 1.0)
     found = made.search(queries, FETCHED, None, recall).positions
     assert found_share(found, truth(queries, vectors)) >= promised - SHORT
+
+
+@pytest.mark.parametrize("recall", [None, 0.5, 0.9])
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.02])
+def test_of_a_hundred_as_much_is_found(made, vectors, queries, recall, share):
+    allowed = np.random.default_rng(3).random(KEYS) < share
+    found = made.search(queries, MANY_FETCHED, None if share == 1 else allowed, recall).positions
+    products = np.where(allowed, queries @ vectors.T, -np.inf)
+    for nearest in (10, MANY):
+        best = np.argsort(-products, axis=1)[:, :nearest]
+        # What is measured with is harder to find ten for, but not a hundred of so few keys.
+        short = SHORT if nearest == 10 else 2 * SHORT
+        assert found_share(found, best) >= made.promises(recall) - short
+
+
+def test_parameters_are_those_measured_with_at_most_as_many_keys(made):
+    few, many = made.point(None), made.point(None, MANY_FETCHED)
+    assert (few.fetched, many.fetched) == (FETCHED, MANY_FETCHED)
+    assert made.point(None, MANY_FETCHED - 1) == made.point(None, 1) == few
+    older = [list(point)[:4] for point in made.points if point.fetched == FETCHED]
+    read = QuantisedVectors(
+        made.lists, made.codes, made.vectors, [Point(*each) for each in older], made.target
+    )
+    assert read.point(None, MANY_FETCHED) == few
+    deep = QuantisedVectors(made.lists, made.codes, made.vectors, [many], made.target)
+    assert deep.point(None) is None
 
 
 def test_less_is_faster_by_its_parameters(made):

@@ -68,6 +68,23 @@ def test_each_of_a_batch_is_without_itself(collection):
     assert collection.matrix(requests).documents == list(KEYS)
 
 
+@pytest.mark.parametrize(("count", "attend"), [(40, 100), (3000, 7), (3000, 100)])
+def test_a_query_has_every_digit_of_its_scores_in_any_company(tmp_path, count, attend):
+    """A page is followed by another that may be asked for beside others."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(count, 384)).astype(np.float32)
+    many = vector_data(tmp_path).create(dimension=384)
+    rows = np.concatenate([vectors, vectors[::2]])  # half of them twice
+    many.upsert([{"id": str(at), "vector": each} for at, each in enumerate(rows)])
+    requests = [
+        {"query": each, "k": attend, "attend": attend} for each in rng.normal(size=(9, 384))
+    ]
+    alone = [many.search_many([each])[0] for each in requests]
+    for several in (2, 4, 5, 9):
+        for answer, one in zip(many.search_many(requests[:several]), alone, strict=False):
+            assert list(scores(answer).items()) == list(scores(one).items())
+
+
 def test_a_blend_at_length_one_where_embeddings_have_it(tmp_path):
     unit = vector_data(tmp_path).create(dimension=2, normalize=True, scale=1.0)
     unit.upsert([{"id": "x", "vector": [3, 0]}, {"id": "y", "vector": [0, 2]}])
