@@ -47,11 +47,11 @@ TODAY: dict[str, int] = {
     "attend/encoder": 1182,
     "attend/engines": 799,
     "attend/exchange": 824,
-    "attend/keys": 1155,
+    "attend/keys": 1135,
     "attend/learning": 5285,
     "attend/measure": 1608,
     "attend/recommend": 1047,
-    "attend/search": 2923,
+    "attend/search": 2922,
     "attend/source": 1696,
     "attend/store": 3879,
     "attend/write": 1782,
@@ -86,7 +86,7 @@ def test_what_was_won_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "most"), [("files", 190), ("carriers", 205), ("helpers", 562), ("vague", 9)]
+    ("measure", "most"), [("files", 190), ("carriers", 205), ("helpers", 561), ("vague", 9)]
 )
 def test_there_are_few(measure: str, most: int) -> None:
     """Files, classes that only carry, functions that one place uses, names that say nothing."""

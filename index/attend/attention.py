@@ -136,7 +136,7 @@ class Mechanism:
     def score_keys(self, queries: Floats, keys: Floats) -> Floats:
         """Score queries (q, H, d) against keys (m, Hk, d), scaled by head: (q, H, m)."""
         (q, heads, d), (count, parts) = queries.shape, keys.shape[-3:-1]
-        by_key = queries if parts in (1, heads) else queries.reshape(-1, parts, d)
+        by_key = queries if parts == 1 else queries.reshape(-1, parts, d)
         scores = self.score(by_key, keys).reshape(q, heads, count)
         scaled = np.empty(scores.shape, scores.dtype)  # by query, wherever the product lies
         return np.multiply(scores, self.scale[:, None].astype(scores.dtype), out=scaled)
@@ -145,7 +145,7 @@ class Mechanism:
         """Score queries (q, H, d) against documents with keys (m, Hk, d): z (q, H, n).
 
         In the precision of queries and keys, or of the bias if that is finer. Inner products also
-        take keys (q, n, Hk, d), where each query has documents of its own, each with one key.
+        take keys (q, n, 1, d), where each query has documents of its own, each with one key.
 
         Args:
             bias: added to the logits, and broadcast to (q, H, n); -inf masks.
@@ -192,11 +192,8 @@ POOLS: Mapping[str, Callable[[Floats, Int64], Floats]] = {"max": best, "sum": lo
 def dot(queries: Floats, keys: Floats) -> Floats:
     """Score by q·k."""
     q, heads, width = queries.shape
-    if keys.ndim == 4:  # one product for each query, with keys of its own: (q, m, Hk, d)
-        by_query = np.moveaxis(keys, 1, 3)  # (q, Hk, d, m)
-        if keys.shape[2] == 1:
-            return np.asarray(queries @ by_query[:, 0])  # (q, H, d) @ (q, d, m)
-        return np.asarray((queries[:, :, None] @ by_query)[:, :, 0])
+    if keys.ndim == 4:  # one product for each query, with keys of its own (q, m, 1, d)
+        return np.asarray(queries @ keys[:, :, 0].transpose(0, 2, 1))  # (q, H, d) @ (q, d, m)
     if keys.shape[1] == 1:
         # One product for all heads: (q*H, d) and (m, d) -> (q*H, m)
         flat, shared = queries.reshape(q * heads, width), keys[:, 0, :]
@@ -511,9 +508,7 @@ def _attended(
 ) -> Attended:
     z = best.z.astype(np.float64, copy=False)
     heads = weigh(z / mechanism.temperature, sums)  # (H, n)
-    null_weight = 0.0
-    if null is not None:
-        null_weight = float(mechanism.gates @ weigh_one(null, sums))
+    null_weight = 0.0 if null is None else float(mechanism.gates @ weigh_one(null, sums))
     return Attended(
         documents=best.documents,
         scores=np.asarray(score, dtype=np.float64),

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import logging
 import time
+import timeit
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,12 +186,9 @@ answered exactly."""
 
 
 NEAREST, FETCHED = 10, 23
-"""The nearest keys of which a share is promised, and the keys that are fetched to find them: what a
-search that attends to ten documents fetches, and scores again by the keys themselves."""
-
 MANY, MANY_FETCHED = 100, 136
-"""The same for a search that attends to a hundred: with fewer candidates for each it finds as
-large a share of them."""
+"""The nearest keys of which a share is promised, and the keys that are fetched to find them: what a
+search that attends to ten, or to a hundred, documents fetches and scores again by the keys."""
 
 
 class Point(NamedTuple):
@@ -239,9 +237,7 @@ class QuantisedVectors(FlatVectors):
     def point(self, recall: float | None, fetch: int = FETCHED) -> Point | None:
         """Return the fastest parameters that found the share; None where none did.
 
-        Args:
-            fetch: the keys that are fetched. With as many candidates for each, fewer keys are found
-                less well, so parameters are taken that were measured with at most as many.
+        They were measured with at most as many keys as are fetched: fewer are found less well.
         """
         target = self.target if recall is None else recall
         enough = [point for point in self.points if point.recall >= target]
@@ -333,6 +329,7 @@ class QuantisedVectors(FlatVectors):
     def _by_codes(
         self, queries: Float32, k: int, factor: int, lists: NearestKeys, allowed: Bool
     ) -> NearestKeys:
+        """Return the best by bytes of what is best by codes."""
         masked, results = Selector(allowed), NearestKeys.empty(len(queries), k * factor)
         # By its pointers: the wrapper in Python takes no parameters here.
         self.lists.search_preassigned_c(
@@ -346,12 +343,9 @@ class QuantisedVectors(FlatVectors):
             False,
             _probing(lists.positions.shape[1], masked),
         )
-        return self._by_bytes(queries, results.positions, k)
-
-    def _by_bytes(self, queries: Float32, proposed: Int64, k: int) -> NearestKeys:
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
-        for number, (query, row) in enumerate(zip(queries, proposed, strict=True)):
+        for number, (query, row) in enumerate(zip(queries, results.positions, strict=True)):
             valid = row[row >= 0]
             by_bytes = self.codes.sa_decode(self._bytes[valid]) @ query  # (m, d) @ (d,) -> (m,)
             best = np.argsort(-by_bytes, kind="stable")[:k]
@@ -612,12 +606,8 @@ def _exact_suffices(vectors: Float32, target: IndexTarget) -> tuple[bool, str]:
 
 def exact_seconds(vectors: Float32) -> float:
     """Return the processor time of one exact search among keys (n, d), the best of three."""
-    flat, seconds = FlatVectors(vectors), []
-    for _ in range(3):
-        started = time.thread_time()
-        flat.search(vectors[:1], NEAREST)
-        seconds.append(time.thread_time() - started)
-    return min(seconds)
+    search = partial(FlatVectors(vectors).search, vectors[:1], NEAREST)
+    return min(timeit.repeat(search, timer=time.thread_time, number=1, repeat=3))
 
 
 def _quantise(folder: Path, vectors: Float32, on_stage: OnStage) -> QuantisedVectors:
@@ -640,48 +630,31 @@ def tune(
         recall: the target; beyond it, and beyond `ENOUGH`, nothing is measured.
         questions: queries (q, d) to measure with; None for some made of the keys.
     """
-    on_stage("measuring", 0.0)
     queries = held_out(index.vectors, questions)
     truth = FlatVectors(index.vectors).search(queries, MANY).positions
-    return [
-        point
-        for fetched in (FETCHED, MANY_FETCHED)
-        for point in _useful(index, recall, fetched, queries, truth, on_stage)
-    ]
-
-
-def _useful(
-    index: QuantisedVectors,
-    recall: float,
-    fetched: int,
-    queries: Float32,
-    truth: Int64,
-    on_stage: OnStage,
-) -> list[Point]:
-    points: list[Point] = []
-    last: dict[int, Point] = {}
-    lists = int(index.lists.nlist)
-    worth = [2**power for power in range(2, lists.bit_length()) if 2**power <= lists]
-    factors = [factor for factor in FACTORS if factor * fetched * SHARE <= index.lists.ntotal]
-    for number, factor in enumerate(factors or FACTORS[:1], 1):
-        for probes in list(worth):
-            point = Point(probes, factor, 0.0, 0.0, fetched)
-            points.append(_measured(index, point, queries, truth))
-            # More candidates find nothing more where the lists are what loses it,
-            if probes in last and _levelled(last[probes], points[-1]):
-                worth.remove(probes)
-            last[probes] = points[-1]
-            # and more lists find nothing more where the codes are.
-            if len(points) > 1 and points[-2].factor == factor and _levelled(*points[-2:]):
+    lists, useful = int(index.lists.nlist), list[Point]()
+    for depth, fetched in enumerate((FETCHED, MANY_FETCHED)):
+        points, last = list[Point](), dict[int, Point]()
+        worth = [2**power for power in range(2, lists.bit_length()) if 2**power <= lists]
+        factors = [factor for factor in FACTORS if factor * fetched * SHARE <= index.lists.ntotal]
+        for number, factor in enumerate(factors or FACTORS[:1]):
+            on_stage("measuring", (number / max(len(factors), 1) + depth) / 2)
+            for probes in list(worth):
+                point = Point(probes, factor, 0.0, 0.0, fetched)
+                points.append(_measured(index, point, queries, truth))
+                # More candidates find nothing more where the lists are what loses it,
+                if probes in last and _levelled(last[probes], points[-1]):
+                    worth.remove(probes)
+                last[probes] = points[-1]
+                # and more lists find nothing more where the codes are.
+                if len(points) > 1 and points[-2].factor == factor and _levelled(*points[-2:]):
+                    break
+            if points[-1].recall >= (recall if factor >= USUAL else max(ENOUGH, recall)):
                 break
-        on_stage("measuring", (number / max(len(factors), 1) + (fetched > FETCHED)) / 2)
-        enough = recall if factor >= USUAL else max(ENOUGH, recall)
-        if points[-1].recall >= enough:
-            break
-    useful: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.seconds, -point.recall)):
-        if not useful or point.recall > useful[-1].recall:
-            useful.append(point)
+        most = -1.0
+        for point in sorted(points, key=lambda point: (point.seconds, -point.recall)):
+            useful += [point] if point.recall > most else []
+            most = max(most, point.recall)
     return useful
 
 
@@ -712,14 +685,14 @@ def share_found(results: Int64, truth: Int64) -> Float32:
 
 def _measured(index: QuantisedVectors, point: Point, queries: Float32, truth: Int64) -> Point:
     results = index.search_at(point, queries, point.fetched).positions
-    depths = (NEAREST,) if point.fetched == FETCHED else (NEAREST, MANY)
+    depths = (NEAREST, MANY)[: 1 if point.fetched == FETCHED else 2]
     shares = [share_found(results, truth[:, :nearest]) for nearest in depths]
     started = time.thread_time()
     for query in queries[:TIMED]:
         index.search_at(point, query[None], point.fetched)
     seconds = (time.thread_time() - started) / len(queries[:TIMED])
     # One standard error less: a promise must hold.
-    relied = min(float(each.mean() - each.std() / np.sqrt(len(each))) for each in shares)
+    relied = min(float(one.mean() - one.std() / np.sqrt(len(one))) for one in shares)
     return point._replace(recall=round(relied, 4), seconds=round(seconds, 7))
 
 

@@ -381,8 +381,7 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
     step = LOOKED_UP // max(most, 1)
     if step < 2 or len(scorings) == 1:
         return list(map(_logits, scorings, candidates))
-    logits, plan = list[Logits](), scoring.plan
-    alike = plan.stored_form and plan.mechanism.scorer == "dot"
+    logits, alike = list[Logits](), scoring.plan.native and scoring.plan.stored_form
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         every = keys.lookup(np.unique(np.concatenate(part)))
@@ -392,10 +391,10 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
             logits += map(_block_logits, scorings[start : start + step], every.split(part))
             continue
         vectors, places = every.vectors, order[places].reshape(np.shape(part))
-        for at in range(0, len(part), TOGETHER):
-            some = slice(start + at, min(start + at + TOGETHER, start + step))
-            own = every.with_vectors(vectors[places[at : at + TOGETHER]])
-            logits += map(Logits, candidates[some], _keyed(scoring.some(some), own))
+        for first in range(0, len(part), TOGETHER):
+            few = slice(start + first, min(start + first + TOGETHER, start + step))
+            keyed = every.with_vectors(vectors[places[first : first + TOGETHER]])
+            logits += map(Logits, candidates[few], _keyed(scoring.some(few), keyed))
     return logits
 
 
