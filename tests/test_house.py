@@ -44,7 +44,7 @@ TODAY: dict[str, int] = {
     "attend/collection": 1493,
     "attend/connect": 1915,
     "attend/core": 966,
-    "attend/encoder": 1182,
+    "attend/encoder": 1184,
     "attend/engines": 799,
     "attend/exchange": 824,
     "attend/keys": 1135,

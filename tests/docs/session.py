@@ -41,6 +41,7 @@ class Session:
             "PATH": path,
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *PACKAGES))),
             "ATTEND_PORT": str(self._port),
+            "ATTEND_PRECISION": "float32",  # the same figures on every processor
             "EXAMPLES": str(ROOT / "examples"),
         }
         self._processes: dict[str, subprocess.Popen[str]] = {}

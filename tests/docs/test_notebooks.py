@@ -31,7 +31,11 @@ def kernel(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         "argv": [*command, "{connection_file}"],
         "display_name": "Python",
         "language": "python",
-        "env": {"PYTHONPATH": os.pathsep.join(map(str, PACKAGES))},
+        # The same figures on every processor.
+        "env": {
+            "PYTHONPATH": os.pathsep.join(map(str, PACKAGES)),
+            "ATTEND_PRECISION": "float32",
+        },
     }
     place = folder / "kernels" / "warm"
     place.mkdir(parents=True)

@@ -26,6 +26,8 @@ from attend.core.errors import InvalidRequest
 from attend.core.types import Json
 from attend.encoder.passages import using_cores
 
+ENVIRONMENT = "ATTEND_PRECISION"
+
 Precision = Literal["auto", "bfloat16", "float32", "int8"]
 
 FORMATS = get_args(Precision)[1:]
@@ -61,7 +63,7 @@ class Formatted(Protocol):
 
 
 def usable_formats(precision: str, device: str) -> tuple[str, ...]:
-    """Return the number formats to choose from.
+    """Return the number formats to choose from; `ATTEND_PRECISION`, if set, is what auto means.
 
     bfloat16 halves the bytes and doubles the multiply rate, but only where the processor multiplies
     it itself (AMX or AVX512-BF16), and not on each of those; elsewhere torch emulates it, slower
@@ -70,6 +72,7 @@ def usable_formats(precision: str, device: str) -> tuple[str, ...]:
     Raises:
         InvalidRequest: a precision that is none of `Precision`.
     """
+    precision = os.environ.get(ENVIRONMENT, precision) if precision == "auto" else precision
     if precision in FORMATS:
         return (precision,)
     if precision != "auto":

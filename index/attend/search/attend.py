@@ -382,6 +382,7 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
     if step < 2 or len(scorings) == 1:
         return list(map(_logits, scorings, candidates))
     logits, alike = list[Logits](), scoring.plan.native and scoring.plan.stored_form
+    heads, shift = scoring.heads.astype(np.float64), scoring.shift[:, :, None]
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         every = keys.lookup(np.unique(np.concatenate(part)))
@@ -394,7 +395,8 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
         for first in range(0, len(part), TOGETHER):
             few = slice(start + first, min(start + first + TOGETHER, start + step))
             keyed = every.with_vectors(vectors[places[first : first + TOGETHER]])
-            logits += map(Logits, candidates[few], _keyed(scoring.some(few), keyed))
+            z = scoring.mechanism.logits(heads[few], scoring.by_head(keyed), shift[few])
+            logits += map(Logits, candidates[few], z)
     return logits
 
 
@@ -411,13 +413,9 @@ def _logits(scoring: Scoring, documents: Int64) -> Logits:
 
 
 def _block_logits(scoring: Scoring, documents: KeyTable) -> Logits:
-    return Logits(documents.rows, _keyed(scoring, documents)[0])
-
-
-def _keyed(scoring: Scoring, documents: KeyTable) -> Floats:
-    """Return logits (q, H, n) by keys alone; see `Mechanism.logits`."""
     heads, shift = scoring.heads.astype(np.float64), scoring.shift[:, :, None]
-    return scoring.mechanism.logits(heads, scoring.by_head(documents), shift)
+    z = scoring.mechanism.logits(heads, scoring.by_head(documents), shift)
+    return Logits(documents.rows, z[0])
 
 
 def _with_words(scoring: Scoring, by_keys: Logits) -> Logits:

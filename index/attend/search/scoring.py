@@ -319,9 +319,8 @@ class Scoring:
         """Return documents with their keys (m, Hk * d) by head, (m, Hk, d)."""
         if not self.plan.stored_form:
             return replace(candidates, vectors=self.plan.projection.keys(candidates.vectors))
-        *many, width = candidates.vectors.shape
-        d = self.heads.shape[2]
-        return candidates.with_vectors(candidates.vectors.reshape(*many, width // d, d))
+        (*many, width), d = candidates.vectors.shape, self.heads.shape[2]
+        return replace(candidates, vectors=candidates.vectors.reshape(*many, width // d, d))
 
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
         """Return all documents of `rows` with their keys by head, block by block."""
