@@ -54,7 +54,7 @@ def rows() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library with 120 questions of customers, by the packaged encoder."""
+    """A library with 200 questions of customers, by the packaged encoder."""
     folder = tmp_path_factory.mktemp("library")
     library = attend.open(folder)
     desk = library.create("desk", values="category")
@@ -235,20 +235,20 @@ def test_documents_are_recommended(reading: LibraryServer, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_documents_are_listed_by_pages_and_counted(reading: LibraryServer, mode: str) -> None:
-    assert call(reading, mode, "list_collections") == {"desk": 120}
+    assert call(reading, mode, "list_collections") == {"desk": 200}
     documents: list[Any] = []
     cursor = ""
     while cursor is not None:
         page = call(*(reading, mode, "list_documents"), collection="desk", limit=50, cursor=cursor)
         documents, cursor = documents + page["documents"], page["next"]
-        assert page["total"] == 120
+        assert page["total"] == 200
     for document, row in zip(documents, rows(), strict=True):
         assert {name: document[name] for name in row} == row
     some = {"@id": {"in": ["refund-3", "billing-1", "nobody"]}}
     page = call(reading, mode, "list_documents", collection="desk", filter=some)
     assert {document["id"] for document in page["documents"]} == {"refund-3", "billing-1"}
     count = call(reading, mode, "count_documents", collection="desk", by=["@value"])
-    assert (count["total"], count["facets"]["@value"]["distinct"]) == (120, 10)
+    assert (count["total"], count["facets"]["@value"]["distinct"]) == (200, 10)
     none = call(reading, mode, "count_documents", collection="desk", filter={"colour": "red"})
     assert none["total"] == 0
     assert "colour" in none["hints"][0]
@@ -267,7 +267,7 @@ def test_documents_are_resources(reading: LibraryServer, mode: str) -> None:
         assert result.contents[0].mime_type == "application/json"
         return json.loads(result.contents[0].text)
 
-    assert read("attend://desk")["documents"] == 120
+    assert read("attend://desk")["documents"] == 200
     document = read("attend://desk/billing-1")
     row = next(row for row in rows() if row["id"] == "billing-1")
     assert document == {
@@ -520,7 +520,7 @@ def address(folder: Path) -> Iterator[str]:
 def test_a_server_is_asked_over_http(address: str, mode: str) -> None:
     result = call(address, mode, "answer", question=FOREIGN, collection="desk")
     assert result["answer"] == NOTHING
-    assert call(address, mode, "list_collections") == {"desk": 120}
+    assert call(address, mode, "list_collections") == {"desk": 200}
 
 
 def test_the_conformance_suite_finds_what_is_expected(address: str, tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_the_agent_answers_from_documents_and_says_when_nothing_answers(tmp_path
         first,
     )
     assert foreign == f"{FOREIGN}\n  Nothing here answers that."
-    assert count == "How many documents are there?\n  120 documents with 10 values."
+    assert count == "How many documents are there?\n  200 documents with 10 values."
 
 
 def test_no_other_command_imports_the_sdk() -> None:

@@ -72,7 +72,7 @@ def usable_formats(precision: str, device: str) -> tuple[str, ...]:
     Raises:
         InvalidRequest: a precision that is none of `Precision`.
     """
-    precision = os.environ.get(ENVIRONMENT, precision) if precision == "auto" else precision
+    precision = (os.environ.get(ENVIRONMENT) or precision) if precision == "auto" else precision
     if precision in FORMATS:
         return (precision,)
     if precision != "auto":

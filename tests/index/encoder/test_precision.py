@@ -25,6 +25,11 @@ from attend.store.database import Store
 TWO = {"float32", "bfloat16"}
 
 
+@pytest.fixture(autouse=True)
+def _unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(precision.ENVIRONMENT, raising=False)
+
+
 @pytest.fixture
 def multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the processor multiplied bfloat16, whatever it is, and nothing was measured yet."""
@@ -254,3 +259,11 @@ def test_a_processor_on_which_bfloat16_is_slow_gets_float32(record: Path) -> Non
     done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["float32"]
     assert measured_in(record)["query"]["format"] == "float32"
+
+
+def test_a_variable_that_is_empty_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = precision.usable_formats("auto", "cpu")
+    monkeypatch.setenv(precision.ENVIRONMENT, "")
+    assert precision.usable_formats("auto", "cpu") == usable
+    monkeypatch.setenv(precision.ENVIRONMENT, "int8")
+    assert precision.usable_formats("auto", "cpu") == ("int8",)
