@@ -356,6 +356,7 @@ def test_the_example_answers_and_says_when_nothing_does(tmp_path: Path) -> None:
 def test_the_page_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("ATTEND_PRECISION", "float32")  # the same figures on every processor
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     compared = 0
