@@ -41,9 +41,10 @@ USES = ("document", "query")
 RECORD = "precision.json"
 """The file of a library that keeps what was measured."""
 
-CLEAR, MEASURING_SECONDS = 1.25, 0.5
-"""For each use the formats take turns until one leads by so much, or so long: the shortest time of
-each is that of a moment in which no neighbour had the caches."""
+CLEAR, MEASURING_SECONDS, LEAST_ROUNDS = 1.25, 0.5, 5
+"""For each use the formats take turns until one leads by so much, or for so much of the processor's
+time, and so often at the least: the shortest time of each is that of a moment in which no neighbour
+had the caches. By the clock and in two turns, one of twenty starts beside others was wrong."""
 
 DOCUMENT = "the sea is wide and a ship sails on until night " * 14
 """A text of 156 tokens."""
@@ -129,13 +130,14 @@ def measured(encoders: Iterable[Formatted]) -> dict[str, Any]:
     for use, calls in zip(USES, ([[DOCUMENT]], [QUERIES[:1], QUERIES]), strict=True):
         times = {name: [math.inf] * len(calls) for name in by_format}
         milliseconds: dict[str, float] = {}
-        is_clear, rounds, began = len(by_format) == 1, 0, time.perf_counter()
-        while not is_clear and (rounds < 3 or time.perf_counter() - began < MEASURING_SECONDS):
+        is_clear, rounds, spent = len(by_format) == 1, 0, 0.0
+        while not is_clear and (rounds < LEAST_ROUNDS or spent < MEASURING_SECONDS):
             for (name, encoder), (place, texts) in product(by_format.items(), enumerate(calls)):
                 started = time.thread_time()  # neighbours take none of it
                 with using_cores(1):
                     encoder.run(texts, use)
                 seconds = time.thread_time() - started
+                spent += seconds
                 if rounds:  # the first prepares operators
                     times[name][place] = min(times[name][place], seconds / len(texts))
             rounds += 1
@@ -144,7 +146,7 @@ def measured(encoders: Iterable[Formatted]) -> dict[str, Any]:
                 for name, shortest in times.items()
             }
             first, second, *_ = sorted(milliseconds.values())
-            is_clear = rounds > 2 and CLEAR * first < second
+            is_clear = rounds >= LEAST_ROUNDS and CLEAR * first < second
         format_of_least = min(times, key=lambda name: milliseconds.get(name, math.inf))
         by_use[use] = {"format": format_of_least, "milliseconds": milliseconds}
     return by_use
