@@ -130,14 +130,13 @@ def measured(encoders: Iterable[Formatted]) -> dict[str, Any]:
     for use, calls in zip(USES, ([[DOCUMENT]], [QUERIES[:1], QUERIES]), strict=True):
         times = {name: [math.inf] * len(calls) for name in by_format}
         milliseconds: dict[str, float] = {}
-        is_clear, rounds, spent = len(by_format) == 1, 0, 0.0
-        while not is_clear and (rounds < LEAST_ROUNDS or spent < MEASURING_SECONDS):
+        is_clear, rounds, until = len(by_format) == 1, 0, time.thread_time() + MEASURING_SECONDS
+        while not is_clear and (rounds < LEAST_ROUNDS or time.thread_time() < until):
             for (name, encoder), (place, texts) in product(by_format.items(), enumerate(calls)):
                 started = time.thread_time()  # neighbours take none of it
                 with using_cores(1):
                     encoder.run(texts, use)
                 seconds = time.thread_time() - started
-                spent += seconds
                 if rounds:  # the first prepares operators
                     times[name][place] = min(times[name][place], seconds / len(texts))
             rounds += 1
