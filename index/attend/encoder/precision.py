@@ -44,7 +44,7 @@ RECORD = "precision.json"
 CLEAR, MEASURING_SECONDS, LEAST_ROUNDS = 1.25, 0.5, 5
 """For each use the formats take turns until one leads by so much, or for so much of the processor's
 time, and so often at the least: the shortest time of each is that of a moment in which no neighbour
-had the caches. By the clock and in two turns, one of twenty starts beside others was wrong."""
+had the caches. By the clock and in two turns, 2 of 24 choices beside others were wrong."""
 
 DOCUMENT = "the sea is wide and a ship sails on until night " * 14
 """A text of 156 tokens."""
@@ -79,7 +79,7 @@ def usable_formats(precision: str, device: str) -> tuple[str, ...]:
     if precision != "auto":
         raise InvalidRequest(
             f"The precision {precision!r} is unknown; choose auto, {', '.join(FORMATS[:-1])} or "
-            f"{FORMATS[-1]}.",
+            f"{FORMATS[-1]}, in {ENVIRONMENT} too.",
             field="precision",
         )
     import torch

@@ -90,6 +90,21 @@ def test_each_use_has_its_fastest_format() -> None:
     assert found["document"]["milliseconds"]["float32"] >= 12
 
 
+class Disturbed(Paced):
+    """An encoder that a neighbour slows down in three turns, of two calls each for queries."""
+
+    calls = 0
+
+    def run(self, texts: list[str], task: str) -> None:
+        self.calls += task == "query"
+        super().run(texts if self.calls > 6 else 20 * texts, task)
+
+
+def test_a_format_that_is_slow_in_its_first_turns_alone_is_chosen() -> None:
+    paced = [Disturbed("bfloat16", 0.001, 0.0001), Paced("float32", 0.1, 0.001)]
+    assert precision.measured(paced)["query"]["format"] == "bfloat16"
+
+
 @pytest.mark.usefixtures("multiplies")
 def test_what_was_measured_is_kept_for_every_process(
     monkeypatch: pytest.MonkeyPatch, record: Path

@@ -195,6 +195,7 @@ def test_the_desk_of_the_examples_is_proved(
     assert built.exit_code == 0, built.output
     data = Data(tmp_path)
     desk = data.collection("desk")
+    assert desk.info().formats == {precision: 200}
     report = train(desk, objective="answers")
     told = desk.projections()[-1].evidence
     assert told is not None
