@@ -121,9 +121,7 @@ def _expiry(_context: click.Context, _option: click.Parameter, text: str | None)
     return moment
 
 
-def _names(
-    _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
+def _names(_: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     for name in values:
         if not re.fullmatch(NAME_PATTERN, name):
             raise click.BadParameter(f"{name[:80]!r} is no collection name.")

@@ -278,7 +278,12 @@ def prepare_and_show(folder: Path, reports: Reports, as_json: bool) -> None:
     with closing(Data(folder)) as data:
         for part in parts():
             with Bar() as bar:
-                prepared = prepare(data, part, _both(bar, partial(reports, collection=part.name)))
+
+                def show(text: str, share: float, bar: Bar = bar, of: str = part.name) -> None:
+                    bar(text, share)
+                    reports(text, share, of)
+
+                prepared = prepare(data, part, show)
             documents = data.collection(part.name).store.counts()[0]
             shown[part.name] = asdict(prepared[0]) if prepared else {"documents": documents}
             if not as_json:
@@ -345,8 +350,9 @@ def parts(read: Callable[[], Sequence[Docstring]] = standard_library) -> list[De
     if not INTENTS.is_file():
         log.warning("There is no %s: the collection desk is left out.", INTENTS)
         return [shop, default]
-    intents = _checksum(INTENTS)
-    desk = DemoCollection("desk", None, DESK_START, intents, _build_desk, _teach_desk)
+    intents = Mapped.of(INTENTS, id="id", text="text", value="intent")
+    build_desk = partial(_build_source, source=intents)
+    desk = DemoCollection("desk", None, DESK_START, _checksum(INTENTS), build_desk, _teach_desk)
     return [shop, desk, default]
 
 
@@ -358,7 +364,7 @@ def build(
     """Make a collection hold these docstrings and no others, the modules in `EARLY` first."""
     early = sorted(docstrings, key=lambda docstring: docstring.module not in EARLY)
     source = Mapped(StandardLibrary(early), StandardLibrary.fields)
-    return _build_source(collection, source, len(docstrings), report)
+    return _build_source(collection, report, source)
 
 
 def teach(
@@ -399,11 +405,6 @@ def teach(
     return trained | {"version": plain["version"]}
 
 
-def _build_desk(collection: Collection, report: Report) -> Built:
-    source = Mapped.of(INTENTS, id="id", text="text", value="intent")
-    return _build_source(collection, source, len(list(source.source.rows())), report)
-
-
 def _teach_desk(collection: Collection, report: Report) -> Mapping[str, Any]:
     """Train the collection on its own values, as `attend train --answers` does."""
     if _is_trained(collection):
@@ -415,7 +416,7 @@ def _teach_desk(collection: Collection, report: Report) -> Mapping[str, Any]:
 def _build_shop(collection: Collection, report: Report) -> Built:
     """Store the products, and what users bought: histories to recommend from."""
     source = Mapped.of(PRODUCTS, id="id", text=("name", "description"), value=tuple(SHOP_VALUES))
-    built = _build_source(collection, source, len(list(source.source.rows())), report)
+    built = _build_source(collection, report, source)
     items = []
     for line in PURCHASES.read_text(encoding="utf-8").splitlines()[1:]:
         user, id, stars, day = line.split("\t")
@@ -424,9 +425,9 @@ def _build_shop(collection: Collection, report: Report) -> Built:
     return built
 
 
-def _build_source(collection: Collection, source: Mapped, total: int, report: Report) -> Built:
+def _build_source(collection: Collection, report: Report, source: Mapped) -> Built:
     """Make a collection hold the documents of a source and no others."""
-    done = 0
+    done, total = 0, sum(1 for _ in source.source.rows())
 
     def count(documents: int) -> None:
         nonlocal done
@@ -450,16 +451,6 @@ def _learning(collection: Collection, questions: int, report: Report) -> OnStage
     """Return what follows a training and reports it."""
     message = f"{collection.name} learns from {questions} questions"
     return lambda _stage, fraction: report(message, fraction)
-
-
-def _both(bar: Bar, report: Report) -> Report:
-    """Return what shows progress in the terminal and reports it."""
-
-    def show(message: str, fraction: float) -> None:
-        bar(message, fraction)
-        report(message, fraction)
-
-    return show
 
 
 def _checksum(*paths: Path) -> str:

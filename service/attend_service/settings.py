@@ -136,7 +136,7 @@ class ServerSettings(BaseModel):
     not say; 1 for exact search."""
 
     exact_below: int | None = Field(default=None, ge=0)
-    """Keys below which such collections are searched exactly; as many as take 10 ms if absent."""
+    """Keys below which such collections are searched exactly; as many as take 5 ms if absent."""
 
     learn: Literal["off", "idle", "nightly"] = "off"
     """Train collections that log their searches by what was used, while nobody searches or at

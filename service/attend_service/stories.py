@@ -47,12 +47,12 @@ SHORT = 4
 and the like, in any language with spaces between its words."""
 
 COMMON = frozenset({
-    "about", "above", "after", "also", "because", "been", "before", "behind", "being",
-    "below", "between", "both", "does", "each", "from", "have", "here", "into", "just",
-    "like", "more", "most", "much", "near", "only", "other", "over", "same", "some", "such",
-    "than", "that", "their", "them", "then", "there", "these", "they", "this", "those",
-    "through", "under", "until", "used", "uses", "very", "were", "what", "when", "where",
-    "which", "while", "will", "with", "without", "would", "your",
+    "about", "above", "after", "also", "because", "been", "before", "behind", "being", "below",
+    "between", "both", "does", "each", "from", "have", "here", "into", "just", "like", "more",
+    "most", "much", "near", "only", "other", "over", "same", "some", "such", "than", "that",
+    "their", "them", "then", "there", "these", "they", "this", "those", "through", "under",
+    "until", "used", "uses", "very", "were", "what", "when", "where", "which", "while", "will",
+    "with", "without", "would", "your",
 })  # fmt: skip
 
 INTERACTIONS = 1000

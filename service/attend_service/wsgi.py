@@ -47,6 +47,10 @@ WHOLE_BYTES = 1024 * 1024
 FOLDER = Path(__file__).parent / "static"
 PREFIX = "/static/"
 
+SAME = {"wsgi.version": (1, 0), "wsgi.errors": sys.stderr, "wsgi.run_once": False}
+SAME |= dict.fromkeys(("wsgi.input_terminated", "wsgi.multithread", "wsgi.multiprocess"), True)
+"""What every request's environment has."""
+
 LINUX = sys.platform == "linux"
 """Elsewhere clients have no deadlines to take answers by."""
 
@@ -148,13 +152,8 @@ def environ_of(scope: Scope) -> Environ:
         "SERVER_NAME": host.strip("[]"),
         "SERVER_PORT": port,
         "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
-        "wsgi.version": (1, 0),
         "wsgi.url_scheme": scope.scheme,
-        "wsgi.errors": sys.stderr,
-        "wsgi.input_terminated": True,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": True,
-        "wsgi.run_once": False,
+        **SAME,
     }
     size = len(scope.path) + len(scope.query_string)
     for name, value in scope.headers.items():
@@ -173,9 +172,8 @@ def environ_of(scope: Scope) -> Environ:
         detail = "The body has another Transfer-Encoding than chunked, which alone is read."
         raise Refusal(replies.NOT_DONE, detail)
     if "HTTP_HOST" not in environ and scope.http_version == "1.1":
-        raise Refusal(
-            replies.UNREADABLE, "The request has no Host header, which HTTP/1.1 asks for."
-        )
+        detail = "The request has no Host header, which HTTP/1.1 asks for."
+        raise Refusal(replies.UNREADABLE, detail)
     if "HTTP_HOST" in environ:
         environ["HTTP_HOST"] = environ["HTTP_HOST"].lower()
     return environ

@@ -171,7 +171,7 @@ class CollectionSettings(base.Request):
     """The share of the ten nearest that searches find at least, once there are too many keys for
     exact search; 1 stays exact."""
     exact_below: int | None = Field(None, ge=0)
-    """Search exactly below this many keys; by default as many as take 10 ms."""
+    """Search exactly below this many keys; by default as many as take 5 ms."""
     values: JsonValue = None
     """Declared value types, such as "number" or {"module": "category"}."""
     about: About | None = None
@@ -201,7 +201,7 @@ class SettingsChange(base.Request):
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.95
     """The share of the ten nearest to find where keys are too many for exact search."""
     exact_below: int | None = Field(None, ge=0)
-    """Search exactly below this number of keys; by default as many as take 10 ms. Fewer than 1,000
+    """Search exactly below this number of keys; by default as many as take 5 ms. Fewer than 1,000
     keys are always searched exactly."""
     scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
     """The factor on scores before the softmax: 20 for embeddings of length one, else 1/√d."""

@@ -40,7 +40,7 @@ class ChangeableOptions(common.CommandOptions):
     0.95]"""
     exact_below: Annotated[int | None, click.IntRange(0)] = None
     """Search exactly below this number of keys; fewer than 1,000 are always searched exactly.
-    [default: the number that takes 10 ms]"""
+    [default: the number that takes 5 ms]"""
     scale: Annotated[float | None, click.FloatRange(0, min_open=True)] = None
     """Factor on scores before the softmax.  [default: 20 for embeddings of length one, else
     1/√d]"""

@@ -1,11 +1,12 @@
 """Coalescing: calls of many threads become few calls with many items; the callers do the work.
 
 A caller that comes while nobody works begins at once. Others wait in a queue, and the first of them
-then takes along all that wait with the same key: first in, first out, without a timer. Whoever
-begins after calls of several lets other threads run as long as more of them come: with the
-interpreter in hand it would be done before they could join it. A search costs little more for many
-queries than for one, so that a crowd is answered in the time of a few (flat combining: Hendler,
-Incze, Shavit and Tzafrir 2010).
+then takes along all that wait with the same key: first in, first out. A search costs little more
+for many queries than for one, so that a crowd is answered in the time of a few (flat combining:
+Hendler, Incze, Shavit and Tzafrir 2010).
+
+Whoever is answered tends to come again. So a call after one of several waits until as many are
+there, but for less than it costs to go without them.
 
 Stations record with `timed` how long they took, by stage, for `explain` and for listeners. What a
 leader collects is each follower's too; a search passes its seconds once to the listeners. Whoever
@@ -111,6 +112,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+PATIENCE, LONGEST, TICK = 0.5, 0.05, 0.0002
+"""The wait for others, as a share of the time of the call before, and its most seconds; and those
+between two looks at who is there, in which other threads run."""
+
+
 class _Request(Generic[Item, Result]):
     """The item of one caller, and its result."""
 
@@ -158,7 +164,8 @@ class Coalescer(Generic[Item, Result]):
         self._size = size
         self._most = most
         self._leaders = leaders
-        self._crowd = 1  # callers of the last calls
+        # Of the call before: its key, how many came by its end, and until when to wait for these.
+        self._last: tuple[Hashable, int, float] = None, 1, 0.0
         self._queues: dict[Hashable, _Queue[Item, Result]] = {}  # of keys with a leader
         self._lock = threading.Lock()
 
@@ -179,17 +186,20 @@ class Coalescer(Generic[Item, Result]):
             if not request.leads:
                 request.called.acquire()
             if request.leads:
-                if self._crowd > 1 or queue.waiting:
-                    taken += self._taken(request, queue.waiting)
-                self._crowd = max(len(taken), self._crowd // 2)
+                if self._last[1] > 1 or queue.waiting:
+                    self._gather(taken, key, queue)
+                began = time.perf_counter()
                 self._answer(taken)
+                ended = time.perf_counter()
+                latest = ended + min(PATIENCE * (ended - began), LONGEST)
+                self._last = key, len(taken) + len(queue.waiting), latest
         except BaseException:  # Ctrl-C, in this thread alone: the others go on
             self._leave(queue, request, taken[1:])
             taken = [request]
             raise
         finally:
             if request.leads:
-                self._hand_over(key)
+                self._hand_over(key, queue)
             for other in taken[1:]:
                 other.called.release()
         record(request.spent)
@@ -206,21 +216,18 @@ class Coalescer(Generic[Item, Result]):
         queue = self._queues.get(key)
         return -1 if queue is None else len(queue.waiting)
 
-    def _taken(
-        self, first: _Request[Item, Result], waiting: deque[_Request[Item, Result]]
-    ) -> list[_Request[Item, Result]]:
-        """Take from those who wait as many as fit into one call with the first."""
-        taken: list[_Request[Item, Result]] = []
-        before = -1
-        while len(waiting) > before:
-            before = len(waiting)
-            time.sleep(0)  # others have the interpreter, and come
+    def _gather(
+        self, taken: list[_Request[Item, Result]], key: Hashable, queue: _Queue[Item, Result]
+    ) -> None:
+        """Take from those who wait, or come soon, as many as fit into one call with the first."""
+        waiting, (last, came, latest) = queue.waiting, self._last
+        while key == last and 1 + len(waiting) < came and time.perf_counter() < latest:
+            time.sleep(TICK)
         with self._lock:
-            spent = self._size(first.item)
+            spent = self._size(taken[0].item)
             while waiting and spent + self._size(waiting[0].item) <= self._most:
                 taken.append(waiting.popleft())
                 spent += self._size(taken[-1].item)
-        return taken
 
     def _leave(
         self,
@@ -234,9 +241,8 @@ class Coalescer(Generic[Item, Result]):
                 queue.waiting.remove(request)
             queue.waiting.extendleft(reversed(others))
 
-    def _hand_over(self, key: Hashable) -> None:
+    def _hand_over(self, key: Hashable, queue: _Queue[Item, Result]) -> None:
         with self._lock:
-            queue = self._queues[key]
             if not queue.waiting:
                 queue.leaders -= 1
                 if not queue.leaders:

@@ -488,7 +488,7 @@ FEW_KEYS = 20_000
 LEAST_KEYS = 1000
 """Fewer keys train no index, whatever the target says."""
 
-EXACT_SECONDS = 0.010
+EXACT_SECONDS = 0.005
 """The most seconds that one exact search may take."""
 
 QUERIES, TIMED = 256, 64

@@ -1948,7 +1948,7 @@ export interface components {
              * @default 0.95
              */
             recall?: number;
-            /** @description Search exactly below this many keys; by default as many as take 10 ms. */
+            /** @description Search exactly below this many keys; by default as many as take 5 ms. */
             exact_below?: number;
             /**
              * @description Declared value types, such as "number" or {"module": "category"}.
@@ -4215,7 +4215,7 @@ export interface components {
              */
             recall?: number;
             /**
-             * @description Search exactly below this number of keys; by default as many as take 10 ms. Fewer than 1,000
+             * @description Search exactly below this number of keys; by default as many as take 5 ms. Fewer than 1,000
              *     keys are always searched exactly.
              * @default null
              */

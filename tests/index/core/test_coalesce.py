@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,34 +67,83 @@ def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that")
 
 
-def test_after_a_call_of_several_whoever_is_about_to_come_is_taken_along(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Alone a caller begins at once; in a crowd it first lets the others run."""
-    gate, pauses = Gate(), 0
-    coalescer = Coalescer(gate, lambda item: 1, 8)
+class Clock:
+    """A clock that goes on only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+        self.slept = 0.0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+        self.meanwhile()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("attend.core.coalesce.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("attend.core.coalesce.time.sleep", clock.sleep)
+    return clock
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as pool:
-        results = sent(pool, coalescer, "a", 1)
-        gate.enter()
-        results += sent(pool, coalescer, "a", 2, 3)
-        gate.open.release(2)
-        assert [result.result(WAIT) for result in results] == [10, 20, 30]
-        until(lambda: waiting(coalescer, "a") == -1)
+        yield pool
 
-        def pause(seconds: float) -> None:
-            nonlocal pauses
-            pauses += 1
-            if pauses <= 2:  # one more comes in each of two pauses, and none in the third
-                results.extend(sent(pool, coalescer, "a", 4 + pauses))
 
-        monkeypatch.setattr("attend.core.coalesce.time.sleep", pause)
-        gate.open.release(2)
-        assert coalescer.join("a", 4) == 40
-        assert [result.result(WAIT) for result in results[3:]] == [50, 60]
-        assert (gate.calls, pauses) == ([[1], [2, 3], [4, 5, 6]], 3)
-        assert coalescer.join("b", 7) == 70  # after the crowd once more
-        gate.open.release()
-        assert (coalescer.join("a", 8), pauses) == (80, 4)
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def after_two(gate: Gate, clock: Clock, pool: ThreadPoolExecutor) -> Coalescer[int, int]:
+    """A coalescer that answered 1 alone and then 2 and 3 together, in 40 ms."""
+    coalescer = Coalescer(gate, lambda item: 1, 8)
+    results = sent(pool, coalescer, "a", 1)
+    gate.enter()
+    results += sent(pool, coalescer, "a", 2, 3)
+    gate.open.release()
+    gate.enter()
+    clock.now += 0.04
+    gate.open.release()
+    assert [result.result(WAIT) for result in results] == [10, 20, 30]
+    until(lambda: waiting(coalescer, "a") == -1)
+    return coalescer
+
+
+def test_after_a_call_of_two_the_next_waits_for_another(
+    after_two: Coalescer[int, int], gate: Gate, clock: Clock, pool: ThreadPoolExecutor
+) -> None:
+    results: list[Future[int]] = []
+    clock.meanwhile = lambda: results.extend(sent(pool, after_two, "a", 5))
+    gate.open.release()
+    assert after_two.join("a", 4) == 40
+    assert [result.result(WAIT) for result in results] == [50]
+    assert gate.calls == [[1], [2, 3], [4, 5]]
+
+
+def test_it_waits_for_half_the_time_of_the_call_before_and_not_again(
+    after_two: Coalescer[int, int], gate: Gate, clock: Clock
+) -> None:
+    gate.open.release(2)
+    assert after_two.join("a", 4) == 40
+    assert clock.slept == pytest.approx(0.02, abs=0.0005)
+    assert after_two.join("a", 5) == 50
+    assert clock.slept == pytest.approx(0.02, abs=0.0005)
+
+
+@pytest.mark.parametrize(("key", "later"), [("b", 0.0), ("a", 0.03)])
+def test_another_key_and_who_comes_later_wait_for_nobody(
+    after_two: Coalescer[int, int], gate: Gate, clock: Clock, key: str, later: float
+) -> None:
+    clock.now += later
+    gate.open.release()
+    assert (after_two.join(key, 4), clock.slept) == (40, 0.0)
 
 
 def test_who_comes_while_one_works_is_answered_together_first_in_first_out() -> None:
