@@ -5,8 +5,10 @@ then takes along all that wait with the same key: first in, first out. A search 
 for many queries than for one, so that a crowd is answered in the time of a few (flat combining:
 Hendler, Incze, Shavit and Tzafrir 2010).
 
-Whoever is answered tends to come again. So a call after one of several waits until as many are
-there, but for less than it costs to go without them.
+Whoever is answered tends to come again. So a call after one of several begins once as many are
+there, or the others have sent their answers off: until then they had shared the interpreter with
+it. Where it waited for as many whatever they do, answers to users who come by chance took twice as
+long.
 
 Stations record with `timed` how long they took, by stage, for `explain` and for listeners. What a
 leader collects is each follower's too; a search passes its seconds once to the listeners. Whoever
@@ -112,9 +114,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-PATIENCE, LONGEST, TICK = 0.5, 0.05, 0.0002
-"""The wait for others, as a share of the time of the call before, and its most seconds; and those
-between two looks at who is there, in which other threads run."""
+TICK, BUSY, QUIET, LONGEST = 0.0002, 0.0004, 4, 0.05
+"""The seconds between two looks at who is there. One that comes later than `BUSY` says that other
+threads had the interpreter meanwhile, and so many in a row that come in time, that none wants it.
+And the most seconds of all, if the call before took no less."""
 
 
 class _Request(Generic[Item, Result]):
@@ -161,11 +164,10 @@ class Coalescer(Generic[Item, Result]):
             leaders: calls of one key at a time.
         """
         self._run = run
-        self._size = size
-        self._most = most
+        self._size, self._most = size, most
         self._leaders = leaders
-        # Of the call before: its key, how many came by its end, and until when to wait for these.
-        self._last: tuple[Hashable, int, float] = None, 1, 0.0
+        # Of the last call, if it was of several: how many came by its end, and until when to wait.
+        self._last: dict[Hashable, tuple[int, float]] = {}
         self._queues: dict[Hashable, _Queue[Item, Result]] = {}  # of keys with a leader
         self._lock = threading.Lock()
 
@@ -186,13 +188,12 @@ class Coalescer(Generic[Item, Result]):
             if not request.leads:
                 request.called.acquire()
             if request.leads:
-                if self._last[1] > 1 or queue.waiting:
+                if self._last or queue.waiting:
                     self._gather(taken, key, queue)
                 began = time.perf_counter()
                 self._answer(taken)
-                ended = time.perf_counter()
-                latest = ended + min(PATIENCE * (ended - began), LONGEST)
-                self._last = key, len(taken) + len(queue.waiting), latest
+                ended, came = time.perf_counter(), len(taken) + len(queue.waiting)
+                self._last = {key: (came, ended + min(ended - began, LONGEST))} if came > 1 else {}
         except BaseException:  # Ctrl-C, in this thread alone: the others go on
             self._leave(queue, request, taken[1:])
             taken = [request]
@@ -220,9 +221,11 @@ class Coalescer(Generic[Item, Result]):
         self, taken: list[_Request[Item, Result]], key: Hashable, queue: _Queue[Item, Result]
     ) -> None:
         """Take from those who wait, or come soon, as many as fit into one call with the first."""
-        waiting, (last, came, latest) = queue.waiting, self._last
-        while key == last and 1 + len(waiting) < came and time.perf_counter() < latest:
+        waiting, quiet = queue.waiting, 0
+        came, latest = self._last.get(key, (1, 0.0))
+        while 1 + len(waiting) < came and quiet < QUIET and (now := time.perf_counter()) < latest:
             time.sleep(TICK)
+            quiet = 0 if time.perf_counter() - now > BUSY else quiet + 1
         with self._lock:
             spent = self._size(taken[0].item)
             while waiting and spent + self._size(waiting[0].item) <= self._most:

@@ -127,17 +127,24 @@ def test_after_a_call_of_two_the_next_waits_for_another(
     assert gate.calls == [[1], [2, 3], [4, 5]]
 
 
-def test_it_waits_for_half_the_time_of_the_call_before_and_not_again(
-    after_two: Coalescer[int, int], gate: Gate, clock: Clock
+@pytest.mark.parametrize(("others", "seconds"), [(0.0, 0.0008), (0.0031, 0.04)])
+def test_it_waits_while_others_work_but_for_no_more_than_the_call_before_took(
+    after_two: Coalescer[int, int], gate: Gate, clock: Clock, others: float, seconds: float
 ) -> None:
+    """`others` is the time that they have the interpreter for, each time that it is free."""
+
+    def work() -> None:
+        clock.now += others
+
+    began, clock.meanwhile = clock.now, work
     gate.open.release(2)
     assert after_two.join("a", 4) == 40
-    assert clock.slept == pytest.approx(0.02, abs=0.0005)
-    assert after_two.join("a", 5) == 50
-    assert clock.slept == pytest.approx(0.02, abs=0.0005)
+    assert clock.now - began == pytest.approx(seconds, abs=0.003)
+    began = clock.now
+    assert (after_two.join("a", 5), clock.now) == (50, began)
 
 
-@pytest.mark.parametrize(("key", "later"), [("b", 0.0), ("a", 0.03)])
+@pytest.mark.parametrize(("key", "later"), [("b", 0.0), ("a", 0.05)])
 def test_another_key_and_who_comes_later_wait_for_nobody(
     after_two: Coalescer[int, int], gate: Gate, clock: Clock, key: str, later: float
 ) -> None:
