@@ -177,8 +177,8 @@ SAMPLED = 40
 CODED = 8192
 """Keys quantised at a time."""
 
-KEY_BYTES = 32
-"""A key is 32 times as long as its 4-bit code: 4 bytes a number, and 1 for eight."""
+KEY_BYTES = 16
+"""A key is 16 times as long as its 4-bit code: 4 bytes a number, and 1 for four."""
 
 RARE = 2
 """Where allowed keys are more than this factor rarer near a query than everywhere, the query is
@@ -392,7 +392,7 @@ def train_lists(vectors: Float32) -> Any:
     # of reading all.
     lists = int(2 ** max(4, round(np.log2(2 * np.sqrt(keys)))))
     sample = np.random.default_rng(keys).choice(keys, min(keys, lists * SAMPLED), replace=False)
-    numbers = next(size for size in (4, 3, 5, 2, 1) if width % size == 0)
+    numbers = next(size for size in (2, 3, 5, 1) if width % size == 0)
     index: Any = faiss.index_factory(
         width, f"IVF{lists},PQ{width // numbers}x4fs", faiss.METRIC_INNER_PRODUCT
     )

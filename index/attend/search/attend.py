@@ -296,12 +296,10 @@ def _proposed(
     if (times := scoring.queries.recency) is not None:
         newest = times.scores.among(rows).best(target)[0]
         candidates = [np.union1d(near, newest) for near in candidates]
-    candidates = [np.setdiff1d(near, scoring.masked) for near in candidates]
-    attentions = []
-    scorings = [scoring] if len(candidates) == 1 else scoring.each()
-    scored = (
-        [_logits(scoring, candidates[0])] if len(scorings) == 1 else _scored(scoring, candidates)
-    )
+    if len(scoring.masked):
+        candidates = [np.setdiff1d(near, scoring.masked) for near in candidates]
+    attentions, scorings = list[Attention](), scoring.each()
+    scored = _scored(scoring, scorings, candidates)
     is_exact = native and least >= 1
     recall = least if native and least < 1 else None
     for one, logits in zip(scorings, scored, strict=True):
@@ -369,14 +367,16 @@ def _settled(
     return top if top.logits[0, attend - 1] >= bound else None
 
 
-def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
+def _scored(
+    scoring: Scoring, scorings: Sequence[Scoring], candidates: Sequence[Int64]
+) -> list[Logits]:
     """Return each query's logits of its own candidates by keys alone.
 
     The keys of several queries are looked up together where they are few. Each query is scored by
     itself: a product of all would round a query otherwise in other company, and change the order
     of equals between two of its pages.
     """
-    keys, scorings = scoring.view.keys, scoring.each()
+    keys = scoring.view.keys
     most = max(map(len, candidates)) * keys.most_keys
     step = LOOKED_UP // max(most, 1)
     if step < 2 or len(scorings) == 1:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import expit
 
 from attend.api.base import parse
 from attend.api.search import Query, SearchOptions
@@ -145,6 +144,8 @@ class TextScorer:
 
 def _alone(attention: Attention, texts: Int64) -> Float64:
     """Return the weight that each text alone would have beside the no-answer score (n,)."""
+    from scipy.special import expit  # here: it takes 0.1 s, which other searches need not wait
+
     top, mechanism = attention.attended, attention.scoring.mechanism
     assert top.null is not None
     z = np.empty((mechanism.heads, len(texts)))
