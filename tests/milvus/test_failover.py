@@ -116,7 +116,8 @@ def test_after_a_failure_nothing_answers_before_all_is_loaded(
     states[0], events[1:] = LoadState.Loading, []
     with pytest.raises(Unavailable, match="is being loaded"):
         collection.search(FIRST)
-    assert events.count("search") == 2
+    # On a busy machine a call in the background may have failed before, too.
+    assert "search" not in events[events.index(str(LoadState.Loading)) :]
     monkeypatch.undo()
     data.drop("loading")
     data.close()
