@@ -279,9 +279,9 @@ def prepare_and_show(folder: Path, reports: Reports, as_json: bool) -> None:
         for part in parts():
             with Bar() as bar:
 
-                def show(text: str, share: float, bar: Bar = bar, of: str = part.name) -> None:
+                def show(text: str, share: float, bar: Bar = bar, name: str = part.name) -> None:
                     bar(text, share)
-                    reports(text, share, of)
+                    reports(text, share, name)
 
                 prepared = prepare(data, part, show)
             documents = data.collection(part.name).store.counts()[0]

@@ -47,9 +47,9 @@ WHOLE_BYTES = 1024 * 1024
 FOLDER = Path(__file__).parent / "static"
 PREFIX = "/static/"
 
-SAME = {"wsgi.version": (1, 0), "wsgi.errors": sys.stderr, "wsgi.run_once": False}
-SAME |= dict.fromkeys(("wsgi.input_terminated", "wsgi.multithread", "wsgi.multiprocess"), True)
-"""What every request's environment has."""
+FIXED = {"wsgi.version": (1, 0), "wsgi.errors": sys.stderr, "wsgi.run_once": False}
+FIXED |= dict.fromkeys(("wsgi.input_terminated", "wsgi.multithread", "wsgi.multiprocess"), True)
+"""Entries that the environments of all requests have alike."""
 
 LINUX = sys.platform == "linux"
 """Elsewhere clients have no deadlines to take answers by."""
@@ -153,7 +153,7 @@ def environ_of(scope: Scope) -> Environ:
         "SERVER_PORT": port,
         "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
         "wsgi.url_scheme": scope.scheme,
-        **SAME,
+        **FIXED,
     }
     size = len(scope.path) + len(scope.query_string)
     for name, value in scope.headers.items():

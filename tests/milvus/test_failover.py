@@ -116,8 +116,10 @@ def test_after_a_failure_nothing_answers_before_all_is_loaded(
     states[0], events[1:] = LoadState.Loading, []
     with pytest.raises(Unavailable, match="is being loaded"):
         collection.search(FIRST)
-    # On a busy machine a call in the background may have failed before, too.
-    assert "search" not in events[events.index(str(LoadState.Loading)) :]
+    # Where another call failed since, which it may on a busy machine, the state is asked for first.
+    loading = str(LoadState.Loading)
+    assert set(events[events.index(loading) :]) == {loading}
+    assert events.count("search") <= 2
     monkeypatch.undo()
     data.drop("loading")
     data.close()

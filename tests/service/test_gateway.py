@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
-from attend_service.gateway import DISCARDED, SPOOL_BYTES
+from attend_service.gateway import DISCARDED, SPOOL_BYTES, Threads
 from attend_service.wsgi import RETRY_SECONDS, variable_of
 from tests import warm
 from tests.service.gateway_server import HEADER_SECONDS, LIMIT, MAX_BODY, QUEUE, THREADS
@@ -300,3 +303,33 @@ def test_a_header_with_an_underscore_does_not_pass_for_another() -> None:
     assert variable_of("x-api-key") == "HTTP_X_API_KEY"
     assert variable_of("x_api_key") is None
     assert variable_of("content-type") == "CONTENT_TYPE"
+
+
+def test_calls_one_after_another_stay_with_the_threads_that_were_busy_last() -> None:
+    async def run() -> list[int]:
+        numbers = []
+        for _ in range(40):
+            numbers.append(await threads.run(threading.get_ident))
+            await asyncio.sleep(0.005)  # the thread comes to rest
+        return numbers
+
+    threads = Threads(8, "tested")
+    assert len(set(asyncio.run(run()))) < 4
+    assert threads.close(LIMIT)
+
+
+def test_calls_beyond_the_threads_are_run_in_order() -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        calls = [threads.run(held.acquire), *(threads.run(partial(order.append, n)) for n in "abc")]
+        await asyncio.sleep(0.05)
+        assert order == []
+        held.release()
+        await asyncio.gather(*calls)
+
+    threads, held = Threads(1, "tested"), threading.Lock()
+    held.acquire()
+    asyncio.run(run())
+    assert order == ["a", "b", "c"]
+    assert threads.close(LIMIT)

@@ -5,10 +5,9 @@ then takes along all that wait with the same key: first in, first out. A search 
 for many queries than for one, so that a crowd is answered in the time of a few (flat combining:
 Hendler, Incze, Shavit and Tzafrir 2010).
 
-Whoever is answered tends to come again. So a call after one of several begins once as many are
-there, or the others have sent their answers off: until then they had shared the interpreter with
-it. Where it waited for as many whatever they do, answers to users who come by chance took twice as
-long.
+Callers that were answered tend to return. So after a call of several the next leader waits until as
+many callers are there, or until no other thread wants the interpreter, for which they would compete
+with it anyway. A wait that went on regardless doubled the latency of independent users.
 
 Stations record with `timed` how long they took, by stage, for `explain` and for listeners. What a
 leader collects is each follower's too; a search passes its seconds once to the listeners. Whoever
@@ -115,9 +114,9 @@ Result = TypeVar("Result")
 
 
 TICK, BUSY, QUIET, LONGEST = 0.0002, 0.0004, 4, 0.05
-"""The seconds between two looks at who is there. One that comes later than `BUSY` says that other
-threads had the interpreter meanwhile, and so many in a row that come in time, that none wants it.
-And the most seconds of all, if the call before took no less."""
+"""Seconds that a leader sleeps between two looks at the queue; where a sleep takes more than `BUSY`
+seconds, other threads held the interpreter; after `QUIET` short ones in a row none wants it. The
+wait lasts at most `LONGEST` seconds, and no longer than the call before took."""
 
 
 class _Request(Generic[Item, Result]):

@@ -131,9 +131,9 @@ def test_what_cannot_be_promised_stays_exact(tmp_path, monkeypatch):
     """Noise has no clusters, and codes of it tell little; nobody is misled."""
     monkeypatch.setattr(vectors_module, "FACTORS", (2,))
     noise = np.random.default_rng(0).normal(size=(KEYS, WIDTH)).astype(np.float32)
-    told = write(tmp_path, noise, IndexTarget(recall=0.99, exact_below=1))
+    told = write(tmp_path, noise, IndexTarget(recall=0.9999, exact_below=1))
     assert told["type"] == "flat"
-    assert "of the nearest are found, and not 0.99" in told["why"]
+    assert "of the nearest are found, and not 0.9999" in told["why"]
     assert sorted(p.name for p in (tmp_path / "raw" / "1").iterdir()) == [
         "documents.npy", "keys.npy", "manifest.json", "vectors.npy",
     ]  # fmt: skip
