@@ -25,7 +25,6 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any, TypeVar
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope
-from werkzeug.test import create_environ
 
 from attend_service import operations, replies, security, wsgi
 from attend_service.settings import ServerSettings
@@ -164,6 +163,8 @@ class Gateway:
         """Return the status and the content of a health check that came by a port of its own."""
         if path not in HEALTH:
             return 404, b""
+        from werkzeug.test import create_environ  # here: few servers have a port for this
+
         answer = await self._health.run(partial(self._call, create_environ(path)))
         return answer.status, answer.content
 

@@ -360,7 +360,7 @@ class Worker:
         """Open everything, then go on with the jobs that wait since before."""
         self._readiness.warm(self._data)
         # What is here now stays: some 270,000 objects, through which a collection would otherwise
-        # go again and again, and hold up all requests for .1 s each time.
+        # go again and again, and hold up all requests for 0.15 s each time.
         gc.collect()
         gc.freeze()
         if self._readiness.state == "draining" or self._data.read_only:
