@@ -22,7 +22,7 @@ from attend_service.learner import LEARNED, Learner
 from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from attend_service import jobs as training
 from attend_service.jobs import TrainingFailed, train_in_process
 from tests import warm
 
-LIMIT = 60.0
+LIMIT = 300.0
 
 
 def ignore(_stage: str, _fraction: float) -> None:

@@ -25,7 +25,7 @@ BROWSER = next(
     ),
     None,
 )
-PATIENCE = 60_000
+PATIENCE = 300_000
 """Milliseconds that anything here may take on a busy machine."""
 
 VIEWS = {

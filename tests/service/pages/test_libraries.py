@@ -142,7 +142,7 @@ def test_scifact_is_trained_promoted_and_rolled_back(reader: Tab) -> None:
     reader.ask(f"{path}/feedback", {"items": judgements(60)})
     reader.open("/teach?collection=scifact")
     reader.page.click("#train")
-    reader.page.wait_for_selector("#job [data-state=done]", timeout=300_000)
+    reader.page.wait_for_selector("#job [data-state=done]")
     job = reader.ask("/v1/jobs")["jobs"][0]["id"]
     report = reader.ask(f"/v1/jobs/{job}")["result"]
     reader.page.wait_for_selector("#report table", state="attached")

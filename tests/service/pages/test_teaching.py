@@ -194,8 +194,7 @@ def test_a_training_is_followed_to_its_end(teacher: Tab) -> None:
     teacher.page.click("#train")
     teacher.page.wait_for_selector("#job [data-state=running], #job [data-state=done]")
     assert "Begins" not in teacher.text("#job")
-    # A training has a low priority, and takes a minute beside three busy test processes.
-    teacher.page.wait_for_selector("#job [data-state=done]", timeout=300_000)
+    teacher.page.wait_for_selector("#job [data-state=done]")
     job = teacher.ask("/v1/jobs")["jobs"][0]["id"]
     reason = teacher.ask(f"/v1/jobs/{job}")["result"]["reason"]
     assert reason.split(" (")[0].rstrip(".") in teacher.text("#report")
