@@ -193,8 +193,8 @@ def top_places(scores: NDArray[Any], count: int) -> Int64:
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
     # Marks first, so that only a few are sorted.
     places = np.nonzero(top_mask(scores, count))[1].reshape(-1, count)
-    order = np.argsort(-np.take_along_axis(scores, places, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(places, order, axis=1)
+    rows = np.arange(len(places))[:, None]
+    return places[rows, np.argsort(-scores[rows, places], axis=1, kind="stable")]
 
 
 def ideal_dcg(grades: NDArray[Any]) -> Float64:

@@ -492,8 +492,8 @@ class Candidates(NamedTuple):
 
     def ndcg(self, scores: Float32) -> Float64:
         """nDCG at 10 of scores (q, c): (q,)."""
-        gains = np.take_along_axis(self.grades, top_places(scores, CUT), axis=1)
-        return ndcg(gains, self.ideal)
+        rows = np.arange(len(scores))[:, None]
+        return ndcg(self.grades[rows, top_places(scores, CUT)], self.ideal)
 
 
 def find_candidates(

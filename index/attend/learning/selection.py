@@ -107,12 +107,7 @@ class Judged(NamedTuple, Generic[C]):
     after: Mapping[C, Float64]  # (h,) each
 
     @classmethod
-    def of(
-        cls,
-        split: Split,
-        units: Int64,
-        values: Mapping[C | None, Float64],
-    ) -> Judged[C]:
+    def of(cls, split: Split, units: Int64, values: Mapping[C | None, Float64]) -> Judged[C]:
         """Return a fold by the values of every choice, and of what answers now by None."""
         after = {choice: value for choice, value in values.items() if choice is not None}
         return cls(split, units, values[None], after)
@@ -210,11 +205,13 @@ def nested_choices(
     choices = []
     for fold in judged:
         others = []
-        for split, units, before, values in judged:
-            left = ~np.isin(units, fold.units)
-            if left.any():
-                apart = {choice: column[left] for choice, column in values.items()}
-                others.append(Judged(split, units[left], before[left], apart))
+        for other in judged:
+            left = ~np.isin(other.units, fold.units)
+            if left.all():
+                others.append(other)
+            elif left.any():
+                apart = {choice: column[left] for choice, column in other.after.items()}
+                others.append(Judged(other.split, other.units[left], other.before[left], apart))
         choices.append(best(others or judged, share_seen, tolerance))
     return choices
 
