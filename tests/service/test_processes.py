@@ -30,6 +30,7 @@ def several(folder: Path) -> Iterator[Server]:
         try:
             wait_until_ready(server)
             until(lambda: metric(server, "attend_processes") == COUNT)
+            until(lambda: listening(server) == COUNT)  # which one does after it is counted
             yield server
         finally:
             server.stop()
@@ -68,6 +69,12 @@ def command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def listening(server: Server) -> int:
+    """Return the number of sockets that take the server's connections: one for each worker."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{server.port:04X}") and row[3] == "0A" for row in rows)
 
 
 def metric(server: Server, name: str) -> float:
