@@ -21,8 +21,7 @@ from attend_service.jobs import Jobs
 from attend_service.learner import LEARNED, Learner
 from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings
-
-PATIENCE = 300.0
+from tests.service.conftest import LIMIT
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def promoting(collection: Collection, **fields: Any) -> Mapping[str, Any]:
 
 
 def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LIMIT
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -30,7 +30,7 @@ def several(folder: Path) -> Iterator[Server]:
         try:
             wait_until_ready(server)
             until(lambda: metric(server, "attend_processes") == COUNT)
-            until(lambda: listening(server) == COUNT)  # which one does after it is counted
+            until(lambda: listening(server) == COUNT)  # a worker is counted before it listens
             yield server
         finally:
             server.stop()

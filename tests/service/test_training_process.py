@@ -20,8 +20,7 @@ from attend.write.feedback import add_feedback
 from attend_service import jobs as training
 from attend_service.jobs import TrainingFailed, train_in_process
 from tests import warm
-
-LIMIT = 300.0
+from tests.service.conftest import LIMIT
 
 
 def ignore(_stage: str, _fraction: float) -> None:
